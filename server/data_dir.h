@@ -16,7 +16,7 @@ class DataDir {
   // is destroyed or the process ends.
   //   scalelabd.lock   flock; contains the process id
   //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
-  //   scalelab.db      the database; scalelab.db.id shows that it existed (db/identity.h)
+  //   scalelab.db      the database; scalelab.db.id shows that it existed (db/sqlite/identity.h)
   //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
   //   tls.pem          0600; the key and the certificate of TCP, made when they are first used (server/tls_identity.h)
   //   allocations/     directory of the local scheduler

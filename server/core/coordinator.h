@@ -28,9 +28,9 @@
 #include "server/core/event_reader.h"
 #include "server/core/lifecycle.h"
 #include "server/core/state.h"
-#include "server/core/time/clock.h"
 #include "server/metrics/observer.h"
 #include "server/scheduler/scheduler.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 

@@ -66,6 +66,13 @@ class Chain {
       reasons_.push_back(Make(Reason::COORDINATOR_CAP, DrainText(state_.drain), "", state_.drain.since));
     }
     if (!reasons_.empty()) return std::move(reasons_);
+    if (const auto delayed = study_.delayed.find(run_.position); delayed != study_.delayed.end()) {
+      return {TriedAgain(
+          Make(Reason::RETRY,
+               absl::StrCat("it waits before it is tried again, longer after each failure: ", run_.message),
+               Name(run_.id)),
+          delayed->second, now_)};
+    }
     const LiveAllocation* allocation = Allocation();
     if (allocation != nullptr && ServesOtherBlock(*allocation)) {
       AddOtherBlocks();
@@ -147,9 +154,13 @@ class Chain {
         break;
       case db::AllocationState::kPending:
         AddIfAway();
-        reasons_.push_back(Make(Reason::SCHEDULER_PENDING,
-                                absl::StrCat(JobText(row), " waits at the scheduler", Because(row.reason)),
-                                name, row.created));
+        reasons_.push_back(
+            Make(Reason::SCHEDULER_PENDING,
+                 allocation.forgotten == 0
+                     ? absl::StrCat(JobText(row), " waits at the scheduler", Because(row.reason))
+                     : absl::StrCat("its job was submitted ", allocation.forgotten + 1,
+                                    " times, because the scheduler did not list it"),
+                 name, row.created));
         AddHolders(row);
         break;
       default:
@@ -418,6 +429,11 @@ std::string DrainText(const db::DrainRow& drain) {
 std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now) {
   if (IsFinal(study.row.state)) return {FinalReason(study.row, {study.counts.begin(), study.counts.end()})};
   if (!study.queued.empty()) return ExplainRun(state, study, *study.queued.begin(), now);
+  if (!study.delayed.empty()) {
+    const auto first = std::min_element(study.delayed.begin(), study.delayed.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    return ExplainRun(state, study, first->first, now);
+  }
   const auto running = static_cast<size_t>(study.counts[static_cast<int>(db::RunState::kRunning)]);
   const std::string name = StudyName(study.row.id);
   if (WaitsForAssessment(study) && running == 0) return {HeldBack(study, study.runs[*study.later.begin()])};

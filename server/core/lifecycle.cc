@@ -82,6 +82,7 @@ absl::Status Lifecycle::CancelStudy(int64_t study_id, db::Micros now, Effects& f
   if (study == nullptr) return absl::OkStatus();  // already final
   study->row.cancel_requested = true;
   fx.batch.studies.push_back(study->row);
+  study->EndDelays();
   for (const int position : AllQueued(*study))
     SetRunState(*study, position, db::RunState::kCancelled, now, fx);
   const std::vector<int64_t> allocations(study->allocations.begin(), study->allocations.end());
@@ -164,6 +165,7 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
   for (const auto& [id, study] : state_.studies) {
     if (study->spec.limits().gpu_hours() > 0) EnforceGpuLimit(*study, now, fx);
   }
+  for (const auto& [id, study] : state_.studies) QueueDelayed(*study, now, fx);
   for (const int64_t id : std::set<int64_t>(state_.reassess)) {
     if (LiveStudy* study = state_.study(id)) AssessIfDue(*study, now, fx);
   }
@@ -234,6 +236,13 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
   }
   for (const auto& [id, attempt] : state_.attempts) {
     move({&attempt->held_since});
+    if (of_wall_clock != 0) {  // the duration of the run must not include the change
+      db::Micros& run_started = state_.study(attempt->study_id)->runs[attempt->position].started;
+      for (db::Micros* time :
+           {&attempt->row.assigned, &attempt->row.started, &attempt->turn_since, &run_started}) {
+        if (*time != 0) *time += of_wall_clock;
+      }
+    }
     if (!attempt->recovery) continue;
     Recovery& recovery = *attempt->recovery;
     move({&recovery.since, &recovery.began, &recovery.retry_at, &recovery.failing});
@@ -243,6 +252,7 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
     for (auto& [run, failed] : study->failed_allocations) {
       if (failed.retry_at != 0) failed.retry_at += gap;
     }
+    for (auto& [position, until] : study->delayed) until += gap;
   }
 }
 
@@ -259,6 +269,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   ++study.counts[static_cast<int>(to)];
   if (run.state == db::RunState::kQueued) {
     study.queued.erase(position);
+    study.delayed.erase(position);
     study.later.erase(position);
   }
   if (to == db::RunState::kQueued) study.queued.insert(position);
@@ -338,7 +349,9 @@ std::optional<NewAllocation> Lifecycle::NextAllocation(const LiveStudy& study, d
   const auto serving = std::count_if(study.allocations.begin(), study.allocations.end(),
                                      [&](int64_t id) { return Serves(*state_.allocation(id)); });
   const int64_t running = study.counts[static_cast<int>(db::RunState::kRunning)];
-  if (serving >= static_cast<int64_t>(study.queued.size()) + running) return std::nullopt;
+  // An allocation may also wait for the next attempt of its run.
+  const auto waiting = static_cast<int64_t>(study.queued.size() + study.delayed.size());
+  if (serving >= waiting + running) return std::nullopt;
   std::set<int64_t> served;
   for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
   for (const int position : study.queued) {

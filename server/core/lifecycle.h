@@ -44,7 +44,11 @@ struct LifecycleOptions {
   Policy policy;
   // Runs fail after this number of consecutive allocations that end before they execute an attempt.
   int max_failed_allocations = 8;
-  // A study is paused after this number of consecutive attempts that end with STORAGE_ERROR.
+  // An allocation fails after the scheduler has accepted its job this number of times, and each time then did
+  // not have the job.
+  int max_forgotten = 8;
+  // A study is paused after this number of consecutive attempts, of the study or of one of its runs, that end
+  // with STORAGE_ERROR.
   int max_storage_errors = 3;
   // A study is paused if this number of its first runs have all failed with the same cause.
   int same_failures = 5;
@@ -223,6 +227,8 @@ class Lifecycle {
   db::AttemptState ConsiderNoise(const LiveStudy& study, int position,
                                  const std::vector<v1::NodeNoise>& noise, db::Cause& cause,
                                  std::string& message) const;
+  void CountStorageErrors(LiveStudy& study, int position, db::Cause cause, const std::string& message,
+                          db::Micros now, Effects& fx);
   void PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
                       Effects& fx);
   void CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& reason,
@@ -235,6 +241,12 @@ class Lifecycle {
   int Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
   int ChooseOfGroup(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
   std::string WhyNoRun(const LiveStudy* study, const LiveAllocation& allocation) const;
+  // Returns whether the allocation waits for a delayed run, because the run may begin soon.
+  bool WaitsForDelayed(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const;
+  // Delays the next attempt of a run that is queued again after a failure.
+  void Delay(LiveStudy& study, int position, db::Micros now);
+  // Queues the delayed runs whose next attempt is due.
+  void QueueDelayed(LiveStudy& study, db::Micros now, Effects& fx);
   // Returns whether another allocation of the group has executed attempts. If so, the study does not cause
   // allocations to fail.
   bool OthersServe(const LiveStudy& study) const;

@@ -95,7 +95,8 @@ int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& alloc
   // all other runs.
   const bool parallel = ConcurrentAllocations(study.spec) > 1;
   const bool own = allocation.part.has_value() && !others.contains(*allocation.part);
-  if (parallel && own && HasQueuedRuns(study, *allocation.part)) {
+  if (parallel && own &&
+      (HasQueuedRuns(study, *allocation.part) || WaitsForDelayed(study, allocation, now))) {
     VisitQueuedRuns(study, *allocation.part, choose_fitting);
     return chosen;
   }
@@ -109,6 +110,8 @@ int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& alloc
 
 // Returns why the allocation is released although its study may have queued runs.
 std::string Lifecycle::WhyNoRun(const LiveStudy* study, const LiveAllocation& allocation) const {
+  if (study != nullptr && study->queued.empty() && !study->delayed.empty())
+    return "its runs are tried again later";
   if (study == nullptr || study->queued.empty() || allocation.row.run_id != 0) return "no run is queued";
   const std::set<BlockPart> others = PartsOfOthers(state_, *study, allocation);
   bool too_late = false;
@@ -134,7 +137,12 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   const int position = study == nullptr ? -1 : Choose(*study, allocation, now);
   if (position < 0) {
     // Keep the allocation, because the assessment takes less time than getting another allocation.
-    if (study != nullptr && allocation.row.run_id == 0 && WaitsForAssessment(*study)) return;
+    if (study != nullptr && allocation.row.run_id == 0 && WaitsForAssessment(*study) &&
+        study->delayed.empty())
+      return;
+    if (study != nullptr && WaitsForDelayed(*study, allocation, now)) return;
+    // The allocation has not failed if it executes no attempt because its runs are delayed.
+    if (study != nullptr && !study->delayed.empty()) allocation.withdrawn = true;
     Release(allocation, WhyNoRun(study, allocation), now, fx);
     if (study != nullptr) UpdateWaiting(*study, now);
     return;
@@ -313,18 +321,22 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
           "step/total_s";
     }
     fx.batch.summaries.push_back(std::move(summary.row));
-    const db::Micros since = std::max(attempt.row.assigned, attempt.turn_since);
-    study.RunTook(attempt.position, now - since);
-    if (const auto launched = attempt.ended.find(0); launched != attempt.ended.end()) {
-      const auto ran = static_cast<db::Micros>(launched->second.run_seconds() * 1e6);
-      if (ran > 0) study.latest[study.cell_of[attempt.position]] = ran;
-    }
+    const auto launched = attempt.ended.find(0);
+    const auto ran = launched == attempt.ended.end()
+                         ? db::Micros{0}
+                         : static_cast<db::Micros>(launched->second.run_seconds() * 1e6);
+    if (ran > 0) study.latest[study.cell_of[attempt.position]] = ran;
+    // The duration that the worker reports is right even if the wall clock was set while the coordinator did
+    // not run.
+    study.RunTook(attempt.position, ran > 0 ? ran : now - attempt.began());
+    study.failed_attempts.erase(attempt.position);
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);
   } else if (to == db::AttemptState::kCancelled || study.row.cancel_requested) {
     SetRunState(study, attempt.position, db::RunState::kCancelled, now, fx);
   } else if (cause == db::Cause::kNoisy) {
     ++run.uncounted;
     ++study.reruns[attempt.position];
+    study.failed_attempts.erase(attempt.position);
     run.message = absl::StrCat("attempt ", run.attempts, " is repeated because it was noisy: ", message);
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
   } else if (cause == db::Cause::kStorageError || MayNotHaveBegun(attempt)) {
@@ -333,8 +345,10 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     ++run.uncounted;
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
+    if (cause == db::Cause::kStorageError) Delay(study, attempt.position, now);
   } else if (continues) {
     ++run.uncounted;
+    study.failed_attempts.erase(attempt.position);
     run.message = absl::StrCat("attempt ", run.attempts, " ended (", message,
                                "); the next one continues after step ", attempt.row.checkpoint_step);
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
@@ -342,16 +356,12 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
              (attempt.cut_short || Retries(study.spec.retry(), cause))) {
     run.message = absl::StrCat("attempt ", run.attempts, " failed (", message, "); it will be tried again");
     SetRunState(study, attempt.position, db::RunState::kQueued, now, fx);
+    Delay(study, attempt.position, now);
   } else {
     SetRunState(study, attempt.position, db::RunState::kFailed, now, fx);
     PauseIfAllFail(study, cause, message, now, fx);
   }
-  study.storage_errors = cause == db::Cause::kStorageError ? study.storage_errors + 1 : 0;
-  if (study.storage_errors >= options_.max_storage_errors) {
-    Pause(study,
-          absl::StrCat(study.storage_errors, " attempts in a row could not write their files: ", message),
-          now, fx);
-  }
+  CountStorageErrors(study, attempt.position, cause, message, now, fx);
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) {
     ServeNext(*allocation, attempt.row.id, now);
     if (study.row.cancel_requested) Release(*allocation, "the study was cancelled", now, fx);

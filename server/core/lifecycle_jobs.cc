@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "planted/bug.h"
 #include "server/core/accounting.h"
+#include "server/core/backoff.h"
 #include "server/core/blocks.h"
 #include "server/core/job_request.h"
 #include "server/core/lifecycle.h"
-#include "server/core/time/backoff.h"
 
 namespace scalelab::server {
 
@@ -167,6 +167,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
     LiveAllocation& allocation = *state_.allocation(it->second);
     db::AllocationRow& row = allocation.row;
     if (job.state == JobState::kPending || job.state == JobState::kRunning) {
+      allocation.forgotten = 0;
       const bool starts = job.state == JobState::kRunning && Waits(row.state);
       if (starts) {
         LeavePending(allocation);
@@ -204,7 +205,16 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
       } else if (allocation.retry_at <= now && !state_.drain.on) {
-        allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, row.token);
+        const bool accepted = row.state == db::AllocationState::kPending && allocation.submitted;
+        if (accepted && ++allocation.forgotten >= options_.max_forgotten) {
+          EndAllocation(allocation, db::Cause::kLaunchError,
+                        absl::StrCat("the scheduler accepted its job ", allocation.forgotten,
+                                     " times, and then did not list the job as pending or running"),
+                        now, fx);
+          continue;
+        }
+        const int failures = accepted ? allocation.forgotten : ++allocation.refusals;
+        allocation.retry_at = now + Backoff(failures, kSubmitAgain, row.token);
         SubmitJob(allocation, now, fx);
       }
     } else if (job.state == JobState::kUnknown && HasRecentReport(allocation, now)) {
@@ -263,7 +273,7 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   if (LiveAttempt* attempt = state_.attempt(attempt_id)) {
     const bool stopping = attempt->row.state == db::AttemptState::kStopping;
     if (cause == db::Cause::kTimeout && !stopping && !attempt->recovery) {
-      study->RunTook(attempt->position, now - attempt->row.assigned);
+      study->RunTook(attempt->position, now - attempt->began());
       attempt->cut_short = shared;
     }
     EndWithoutWorkers(*attempt, cause, reason, now, fx);
@@ -329,6 +339,7 @@ void Lifecycle::LeavePending(LiveAllocation& allocation) {
 
 void Lifecycle::FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& message,
                            db::Micros now, Effects& fx) {
+  if (run_id == 0) study.EndDelays();  // a run with its own allocation is not delayed
   for (const int position : AllQueued(study)) {
     if (run_id != 0 && study.runs[position].id != run_id) continue;
     study.runs[position].cause = cause;

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "catalog/device.h"
+#include "server/core/backoff.h"
 #include "server/core/lifecycle.h"
 #include "server/core/outcome.h"
-#include "server/core/time/backoff.h"
 
 namespace scalelab::server {
 namespace {

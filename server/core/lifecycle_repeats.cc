@@ -39,7 +39,8 @@ void Lifecycle::HoldLaterBlocks(LiveStudy& study) const {
 }
 
 void Lifecycle::AssessIfDue(LiveStudy& study, db::Micros now, Effects& fx) {
-  const bool due = WaitsForAssessment(study) && study.counts[static_cast<int>(db::RunState::kRunning)] == 0;
+  const bool due = WaitsForAssessment(study) && study.delayed.empty() &&
+                   study.counts[static_cast<int>(db::RunState::kRunning)] == 0;
   if (!due || study.assessing || study.row.cancel_requested) {
     state_.reassess.erase(study.row.id);
     return;
@@ -58,7 +59,8 @@ void Lifecycle::Assessed(const AssessRequest& request, const absl::StatusOr<Asse
   LiveStudy* study = state_.study(request.study_id);
   if (study == nullptr || !study->assessing) return;
   study->assessing = false;
-  if (!WaitsForAssessment(*study)) return;  // a failed run was queued again, or the study was cancelled
+  // A failed run was queued again, or the study was cancelled.
+  if (!WaitsForAssessment(*study) || !study->delayed.empty()) return;
   if (!assessment.ok() && ++study->failed_assessments < kMostFailures) {
     study->assess_at = now + (kFirstRetry << study->failed_assessments);
     fx.warnings.push_back(

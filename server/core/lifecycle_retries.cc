@@ -1,5 +1,5 @@
-// Implements the functions of Lifecycle that limit failures and use: pauses, retries by users,
-// limits of GPU-hours.
+// Implements the functions of Lifecycle that limit failures and use: delays between attempts, pauses, retries
+// by users, limits of GPU-hours.
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "proto/status.h"
 #include "server/core/accounting.h"
+#include "server/core/backoff.h"
+#include "server/core/blocks.h"
 #include "server/core/convert.h"
 #include "server/core/lifecycle.h"
 
@@ -15,6 +17,12 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kMaxReruns = 2;  // the default of NoiseGuard.max_reruns
+
+// Delays before a failed run is tried again. With their variation, they are at most 1 s and 300 s.
+constexpr BackoffLimits kRepeatAgain{800'000, 240'000'000};
+// An allocation that has nothing else to do waits for a delayed run for at most this time. For a longer delay,
+// it is released.
+constexpr db::Micros kLongestIdle = 30'000'000;
 
 }  // namespace
 
@@ -59,6 +67,7 @@ absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<
     run.uncounted = run.attempts;
     run.cause = db::Cause::kNone;
     run.message.clear();
+    study->failed_attempts.erase(position);
     SetRunState(*study, position, db::RunState::kQueued, now, fx);
   }
   UpdateWaiting(*study, now);
@@ -106,6 +115,8 @@ absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& f
   if (study == nullptr || study->row.pause_reason.empty()) return absl::OkStatus();
   study->row.pause_reason.clear();
   study->failed_allocations.clear();
+  study->failed_attempts.clear();
+  study->EndDelays();
   study->storage_errors = 0;
   ++study->revision;
   fx.batch.studies.push_back(study->row);
@@ -115,13 +126,68 @@ absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& f
 }
 
 void Lifecycle::Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx) {
-  if (!study.row.pause_reason.empty() || study.queued.empty()) return;
+  if (!study.row.pause_reason.empty() || (study.queued.empty() && study.delayed.empty())) return;
   study.row.pause_reason = std::move(reason);
   ++study.revision;
   fx.batch.studies.push_back(study.row);
   fx.changed_studies.insert(study.row.id);
   WithdrawAll(study, now, fx);
   UpdateWaiting(study, now);
+}
+
+bool Lifecycle::WaitsForDelayed(const LiveStudy& study, const LiveAllocation& allocation,
+                                db::Micros now) const {
+  const bool group = allocation.row.run_id == 0;
+  const bool parallel = ConcurrentAllocations(study.spec) > 1;
+  return std::any_of(study.delayed.begin(), study.delayed.end(), [&](const auto& entry) {
+    const auto& [position, until] = entry;
+    if (until - now > kLongestIdle || !FitsInto(allocation, study, position, until)) return false;
+    if (!group) return study.runs[position].id == allocation.row.run_id;
+    const BlockPart part = PartOf(study, position);
+    return parallel ? part == allocation.part : part.shape == ShapeIndexOf(study, allocation);
+  });
+}
+
+void Lifecycle::Delay(LiveStudy& study, int position, db::Micros now) {
+  FailedAttempts& failed = study.failed_attempts[position];
+  study.queued.erase(position);
+  study.delayed[position] =
+      now + Backoff(++failed.count, kRepeatAgain, absl::StrCat("run/", study.runs[position].id));
+}
+
+void Lifecycle::QueueDelayed(LiveStudy& study, db::Micros now, Effects& fx) {
+  const size_t before = study.delayed.size();
+  std::erase_if(study.delayed, [&](const auto& entry) {
+    if (entry.second > now) return false;
+    study.queued.insert(entry.first);
+    return true;
+  });
+  if (study.delayed.size() == before) return;
+  ++study.revision;
+  fx.changed_studies.insert(study.row.id);
+  for (const int64_t id : std::set<int64_t>(study.allocations)) Assign(*state_.allocation(id), now, fx);
+  UpdateWaiting(study, now);
+}
+
+// Counts the attempt for the study, whose other runs would also fail, and for the run, because other runs may
+// succeed in between.
+void Lifecycle::CountStorageErrors(LiveStudy& study, int position, db::Cause cause,
+                                   const std::string& message, db::Micros now, Effects& fx) {
+  if (cause != db::Cause::kStorageError) {
+    study.storage_errors = 0;
+    if (const auto failed = study.failed_attempts.find(position); failed != study.failed_attempts.end())
+      failed->second.storage_errors = 0;
+    return;
+  }
+  const int of_study = ++study.storage_errors;
+  const int of_run = ++study.failed_attempts[position].storage_errors;
+  if (std::max(of_study, of_run) < options_.max_storage_errors) return;
+  const bool several = of_study >= options_.max_storage_errors;
+  Pause(study,
+        absl::StrCat(several ? of_study : of_run, " attempts in a row",
+                     several ? "" : " of " + RunName(study.row.id, study.runs[position].id),
+                     " could not write their files: ", message),
+        now, fx);
 }
 
 void Lifecycle::PauseIfAllFail(LiveStudy& study, db::Cause cause, const std::string& message, db::Micros now,
@@ -153,7 +219,7 @@ void Lifecycle::EnforceGpuLimit(LiveStudy& study, db::Micros now, Effects& fx) {
     }
     if (attempts.empty()) Release(allocation, "limits.gpu_hours is reached", now, fx);
   }
-  if (!study.queued.empty() || !study.later.empty())
+  if (!study.queued.empty() || !study.delayed.empty() || !study.later.empty())
     FailQueued(study, 0, db::Cause::kDeadline, reason, now, fx);
 }
 

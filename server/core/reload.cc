@@ -240,6 +240,7 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
   to.row.charged_until = from.row.charged_until;
   to.withdrawn = from.withdrawn;
   to.refusals = from.refusals;
+  to.forgotten = from.forgotten;
   to.retry_at = from.retry_at;
   to.cancels = from.cancels;
   to.cancel_again_at = from.cancel_again_at;
@@ -325,6 +326,10 @@ absl::Status ReloadStudies(db::Store& store, const std::set<int64_t>& ids, db::M
     LiveStudy* study = fresh.study(id);
     if (study == nullptr || old.study(id) == nullptr) continue;
     study->failed_allocations = std::move(old.study(id)->failed_allocations);
+    study->failed_attempts = std::move(old.study(id)->failed_attempts);
+    for (const auto& [position, until] : old.study(id)->delayed) {
+      if (study->queued.erase(position) > 0) study->delayed.emplace(position, until);
+    }
   }
   MoveInto(fresh, state);
   state.usage.Restore(*service);

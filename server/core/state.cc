@@ -21,6 +21,11 @@ void LiveStudy::RunTook(int position, db::Micros time) {
   longest_of_all = std::max(longest_of_all, time);
 }
 
+void LiveStudy::EndDelays() {
+  for (const auto& [position, until] : delayed) queued.insert(position);
+  delayed.clear();
+}
+
 void LiveStudy::AttemptEnded(int position, const db::AttemptRow& attempt) {
   if (attempt.checkpoint_step == 0) return;
   int64_t& step = checkpoints[position];

@@ -34,6 +34,12 @@ struct FailedAllocations {
   std::string reason;       // how the last allocation ended
 };
 
+// Consecutive failed attempts of a run.
+struct FailedAttempts {
+  int count = 0;
+  int storage_errors = 0;  // number of consecutive attempts that ended with STORAGE_ERROR
+};
+
 // A study that is not final, with all its runs.
 struct LiveStudy {
   db::StudyRow row;
@@ -50,7 +56,11 @@ struct LiveStudy {
   std::vector<db::RunRow> runs;      // by position
   std::vector<int> cell_of;          // by position: index into cells
   std::map<int, int> reruns;         // by position: number of attempts that failed because they were noisy
-  std::set<int> queued;              // positions of queued runs; the smallest is next
+  std::set<int> queued;              // positions of queued runs that may begin; the smallest is next
+  std::map<int, FailedAttempts> failed_attempts;  // by position
+  // Positions of queued runs whose last attempt failed, and the time of the next attempt. They move to `queued`
+  // at that time.
+  std::map<int, db::Micros> delayed;
   // With adaptive_repeats: positions of queued runs in blocks that may not be needed. They do not begin. They
   // move to `queued` if the results of the earlier blocks are not precise enough.
   std::set<int> later;
@@ -70,6 +80,8 @@ struct LiveStudy {
 
   // Records the duration of the run at this position, or the time that it had.
   void RunTook(int position, db::Micros time);
+  // Moves all delayed runs to `queued`.
+  void EndDelays();
   // Records an attempt that has ended.
   void AttemptEnded(int position, const db::AttemptRow& attempt);
 };
@@ -130,6 +142,8 @@ struct LiveAttempt {
   bool assigned_ahead = false;
   db::Micros turn_since = 0;  // when the allocation began to execute it, if later than its assignment
 
+  // Returns when the allocation began to execute it.
+  db::Micros began() const { return std::max(row.assigned, turn_since); }
   int nodes() const { return 1 + static_cast<int>(std::count(row.nodes.begin(), row.nodes.end(), ',')); }
 };
 
@@ -174,6 +188,7 @@ struct LiveAllocation {
   bool submitted = false;              // this process has submitted its job
   bool submitting = false;             // a call that submits its job is queued or in flight
   int refusals = 0;                    // number of consecutive temporary errors of submits
+  int forgotten = 0;                   // consecutive times that an accepted job did not exist at a poll
   std::vector<std::string> excluded;   // nodes that its job excludes
   bool any_node = false;               // its job must not exclude nodes, because the scheduler refused that
   bool cancel_sent = false;

@@ -14,9 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/rpc/socket.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -84,7 +84,7 @@ struct HttpServer::Impl {
     if (info == nullptr) return;
     absl::MutexLock lock(&mutex);
     if (change == MHD_CONNECTION_NOTIFY_STARTED)
-      opened[info->connect_fd] = absl::Now();
+      opened[info->connect_fd] = Clock::System().Steady();
     else
       opened.erase(info->connect_fd);  // before the descriptor is closed
   }
@@ -93,7 +93,7 @@ struct HttpServer::Impl {
   MHD_Daemon* daemon = nullptr;
   int port = 0;
   absl::Mutex mutex;
-  std::map<int, absl::Time> opened ABSL_GUARDED_BY(mutex);  // by descriptor
+  std::map<int, absl::Duration> opened ABSL_GUARDED_BY(mutex);  // SteadyTime, by descriptor
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 }
 
 void HttpServer::CloseOld() {
-  const absl::Time oldest = absl::Now() - kLongest;
+  const absl::Duration oldest = Clock::System().Steady() - kLongest;
   absl::MutexLock lock(&impl_->mutex);
   for (const auto& [fd, since] : impl_->opened) {
     if (since < oldest) shutdown(fd, SHUT_RDWR);  // the server's thread closes it

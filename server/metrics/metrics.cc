@@ -12,6 +12,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
@@ -25,8 +26,6 @@ constexpr const char* kCodes[] = {
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
-constexpr const char* kFiles[] = {"study", "run",   "result", "cluster", "worker",
-                                  "auth",  "admin", "agent",  "analysis"};
 constexpr const char* kCalls[] = {"submit", "cancel", "poll", "view"};
 // The checks of Watchdog.
 constexpr const char* kChecks[] = {"core_thread", "database", "worker_calls"};
@@ -166,8 +165,8 @@ void Metrics::AddRpcs() {
     return rpc;
   };
   const auto* pool = google::protobuf::DescriptorPool::generated_pool();
-  for (const char* name : kFiles) {
-    const auto* file = pool->FindFileByName(absl::StrCat("scalelab/v1/", name, ".proto"));
+  for (const absl::string_view name : absl::StrSplit(SCALELAB_API_FILES, ' ')) {
+    const auto* file = pool->FindFileByName(std::string(name));
     for (int s = 0; file != nullptr && s < file->service_count(); ++s) {
       const auto* service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -25,12 +25,12 @@ class Counter final : public grpc::experimental::Interceptor {
  private:
   void End(int code) {
     if (std::exchange(ended_, true)) return;
-    metrics_.RpcEnded(method_, code, absl::Now() - began_);
+    metrics_.RpcEnded(method_, code, Clock::System().Steady() - began_);
   }
 
   Metrics& metrics_;
   const std::string method_;
-  const absl::Time began_ = absl::Now();
+  const absl::Duration began_ = Clock::System().Steady();
   bool ended_ = false;
 };
 

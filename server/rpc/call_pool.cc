@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <list>
 #include <set>
 #include <utility>
 
@@ -19,12 +20,9 @@ absl::Status Stopping() {
                    "scalelabd is stopping; try again when it is back");
 }
 
-}  // namespace
-
-namespace {
-
-// Part of the queue that works on one subject may take.
+// Parts of the queue that works on one subject, and works of one client, may take.
 constexpr size_t kShareOfSubject = 8;
+constexpr size_t kShareOfClient = 4;
 
 }  // namespace
 
@@ -33,21 +31,58 @@ struct CallPool::Shared {
     std::string subject;
     Work work;
   };
-  size_t Waiting(const std::string& subject) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return std::count_if(queue.begin(), queue.end(),
-                         [&](const Entry& entry) { return entry.subject == subject; });
+  struct Client {
+    std::string name;
+    std::deque<Entry> queue;  // not empty
+  };
+  // Adds the work unless a limit is reached. Then it leaves `work` alone and returns what there is too much of.
+  std::string Add(Work& work, const std::string& subject, const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if ((waiting >= queue_limit && !Planted(Bug::kCallQueueUnbounded)) ||
+        (!subject.empty() && Waiting(subject) >= queue_limit / kShareOfSubject))
+      return absl::StrCat("scalelabd has too many ", kind, " in flight");
+    auto client = std::ranges::find(clients, name, &Client::name);
+    if (client == clients.end()) {
+      client = clients.insert(clients.end(), Client{name, {}});
+    } else if (!name.empty() && client->queue.size() >= std::max<size_t>(1, queue_limit / kShareOfClient)) {
+      return absl::StrCat(name, " has ", client->queue.size(), " ", kind,
+                          " in the queue, the maximum for one user or address");
+    }
+    client->queue.push_back({subject, std::move(work)});
+    ++waiting;
+    return "";
   }
-  // Returns the first entry whose subject no thread works on.
-  std::deque<Entry>::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return std::find_if(queue.begin(), queue.end(),
-                        [this](const Entry& entry) { return !busy.contains(entry.subject); });
+  size_t Waiting(const std::string& subject) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    size_t count = 0;
+    for (const Client& client : clients) count += std::ranges::count(client.queue, subject, &Entry::subject);
+    return count;
+  }
+  // Moves the next work to `entry`: the first one, of the client whose turn it is, whose subject no thread works on. Returns
+  // false if there is none.
+  bool Take(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (auto client = clients.begin(); client != clients.end(); ++client) {
+      const auto next = std::ranges::find_if(
+          client->queue, [this](const std::string& subject) { return !busy.contains(subject); },
+          &Entry::subject);
+      if (next == client->queue.end()) continue;
+      entry = std::move(*next);
+      client->queue.erase(next);
+      --waiting;
+      if (client->queue.empty())
+        clients.erase(client);
+      else
+        clients.splice(clients.end(), clients, client);
+      return true;
+    }
+    return false;
   }
 
   std::string kind;
   size_t queue_limit = 0;
   absl::Mutex mutex;
   absl::CondVar arrived;
-  std::deque<Entry> queue ABSL_GUARDED_BY(mutex);
+  std::list<Client> clients ABSL_GUARDED_BY(mutex);   // those with waiting works, in the order of their turns
+  size_t waiting ABSL_GUARDED_BY(mutex) = 0;          // number of entries of all clients
   std::set<std::string> busy ABSL_GUARDED_BY(mutex);  // subjects of works in progress
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   int alive ABSL_GUARDED_BY(mutex) = 0;  // threads that have not ended
@@ -66,35 +101,30 @@ CallPool::CallPool(std::string kind, int threads, size_t queue_limit) : shared_(
 
 CallPool::~CallPool() { Stop(absl::InfiniteDuration()); }
 
-void CallPool::Run(Work work, const std::string& subject) {
+void CallPool::Run(Work work, const std::string& subject, const std::string& client) {
   absl::Status refused;
   {
     absl::MutexLock lock(&shared_->mutex);
     if (shared_->stopping) {
       refused = Stopping();
-    } else if ((shared_->queue.size() < shared_->queue_limit || Planted(Bug::kCallQueueUnbounded)) &&
-               (subject.empty() || shared_->Waiting(subject) < shared_->queue_limit / kShareOfSubject)) {
-      shared_->queue.push_back({subject, std::move(work)});
-      shared_->arrived.Signal();
-      return;
+    } else {
+      const std::string too_many = shared_->Add(work, subject, client);
+      if (too_many.empty()) return shared_->arrived.Signal();
+      refused = MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
+                          absl::StrCat(too_many, "; try again in 5 seconds"));
     }
-  }
-  if (refused.ok()) {
-    refused = MakeError(
-        absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
-        absl::StrCat("scalelabd has too many ", shared_->kind, " in flight; try again in 5 seconds"));
   }
   work(refused);
 }
 
 size_t CallPool::waiting() const {
   absl::MutexLock lock(&shared_->mutex);
-  return shared_->queue.size();
+  return shared_->waiting;
 }
 
 bool CallPool::Stop(absl::Duration grace) {
   if (threads_.empty()) return true;
-  std::deque<Shared::Entry> left;
+  std::list<Shared::Client> left;
   bool ended = false;
   {
     absl::MutexLock lock(&shared_->mutex);
@@ -103,9 +133,12 @@ bool CallPool::Stop(absl::Duration grace) {
     ended = shared_->mutex.AwaitWithTimeout(absl::Condition(
                                                 +[](int* alive) { return *alive == 0; }, &shared_->alive),
                                             grace);
-    left.swap(shared_->queue);
+    left.swap(shared_->clients);
+    shared_->waiting = 0;
   }
-  for (Shared::Entry& entry : left) entry.work(Stopping());
+  for (Shared::Client& client : left) {
+    for (Shared::Entry& entry : client.queue) entry.work(Stopping());
+  }
   for (std::thread& thread : threads_) {
     if (ended)
       thread.join();
@@ -121,16 +154,13 @@ void CallPool::Serve(const std::shared_ptr<Shared>& shared) {
     Shared::Entry entry;
     {
       absl::MutexLock lock(&shared->mutex);
-      auto next = shared->Next();
-      for (; next == shared->queue.end(); next = shared->Next()) {
+      while (!shared->Take(entry)) {
         if (shared->stopping) {
           --shared->alive;
           return;
         }
         shared->arrived.Wait(&shared->mutex);
       }
-      entry = std::move(*next);
-      shared->queue.erase(next);
       if (!entry.subject.empty()) shared->busy.insert(entry.subject);
     }
     entry.work(absl::OkStatus());

@@ -29,8 +29,9 @@ class CallPool {
   // RESOURCE_EXHAUSTED if the queue is full, UNAVAILABLE if the pool has stopped. `work` must not block when it
   // gets an error. Works with the same `subject` run one at a time, and take at most an eighth of the queue: what blocks
   // one of them, such as a file server, would block the others too, and with them all threads. An empty subject has no
-  // such limit.
-  void Run(Work work, const std::string& subject = "");
+  // such limit. The threads take one work of each `client` in turn, and the works of one client take at most a quarter of
+  // the queue. An empty client is the service itself, which has no such limit.
+  void Run(Work work, const std::string& subject = "", const std::string& client = "");
 
   // Returns the number of works that wait for a thread.
   size_t waiting() const;

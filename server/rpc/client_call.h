@@ -16,12 +16,18 @@ namespace scalelab::server {
 class ClientCall {
  public:
   // `action`: the method, for example "CancelStudy". `changes`: whether the call changes something if it succeeds.
-  ClientCall(Identity caller, std::string action, bool changes)
-      : caller_(std::move(caller)), action_(std::move(action)), changes_(changes) {}
+  // `pool_client`: the user if it is empty.
+  ClientCall(Identity caller, std::string action, bool changes, std::string pool_client = "")
+      : caller_(std::move(caller)),
+        action_(std::move(action)),
+        changes_(changes),
+        pool_client_(pool_client.empty() ? caller_.user : std::move(pool_client)) {}
 
   const Identity& caller() const { return caller_; }
   const std::string& action() const { return action_; }
   bool changes() const { return changes_; }
+  // Returns the client for CallPool::Run.
+  const std::string& pool_client() const { return pool_client_; }
 
   // Sets the resource name that the call is about.
   void SetTarget(std::string target) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -46,6 +52,7 @@ class ClientCall {
   const Identity caller_;
   const std::string action_;
   const bool changes_;
+  const std::string pool_client_;
   mutable absl::Mutex mutex_;
   std::string target_ ABSL_GUARDED_BY(mutex_);
   bool hidden_ ABSL_GUARDED_BY(mutex_) = false;

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -67,7 +67,7 @@ std::string Connections::Refusal(const std::string& peer, bool tcp) {
     return absl::StrCat("there are ", by_fd_.size(), " connections, the maximum");
   if (peer.empty()) return "";
   if (const auto blocked = blocked_until_.find(peer); blocked != blocked_until_.end()) {
-    if (blocked->second > absl::Now())
+    if (blocked->second > Clock::System().Steady())
       return absl::StrCat(peer, " has used much memory without an authenticated call");
     blocked_until_.erase(blocked);
   }
@@ -96,7 +96,7 @@ std::string Connections::Admit(int fd, const std::string& address, std::optional
     why = Refusal(peer, tcp);
     if (!why.empty()) return why;
   }
-  by_fd_[fd] = {InodeOf(fd), tcp, peer, !tcp, absl::Now(), "", -1};
+  by_fd_[fd] = {InodeOf(fd), tcp, peer, !tcp, Clock::System().Steady(), "", -1};
   if (peer.empty()) return "";
   ++by_peer_[peer].open;
   if (!tcp) return "";
@@ -179,7 +179,7 @@ std::string Connections::UserOf(const std::string& peer) const {
 
 bool Connections::MemoryGrows() {
   const int64_t memory = ResidentBytes();
-  const absl::Time now = absl::Now();
+  const absl::Duration now = Clock::System().Steady();
   const double seconds = absl::ToDoubleSeconds(std::min(now - memory_seen_, absl::Seconds(60)));
   usual_memory_ = std::min(memory, usual_memory_ + static_cast<int64_t>(kSlowGrowth * seconds));
   // The first connection after a pause starts from the memory of now.
@@ -192,7 +192,7 @@ bool Connections::Sweep() {
   absl::MutexLock lock(&mutex_);
   if (unauthenticated_.empty()) return false;
   const bool memory_grows = MemoryGrows();
-  const absl::Time late = absl::Now() - limits_.authentication_time;
+  const absl::Duration late = Clock::System().Steady() - limits_.authentication_time;
   std::vector<int> closed;
   for (const int fd : unauthenticated_) {
     const Connection& connection = by_fd_.at(fd);
@@ -203,7 +203,7 @@ bool Connections::Sweep() {
     // gRPC, or the relay of an encrypted connection, notices the end of the connection.
     if (memory_grows || connection.since < late || BytesReceived(fd) > limits_.unauthenticated_bytes)
       shutdown(fd, SHUT_RDWR);
-    if (memory_grows) blocked_until_[connection.peer] = absl::Now() + limits_.penalty;
+    if (memory_grows) blocked_until_[connection.peer] = Clock::System().Steady() + limits_.penalty;
   }
   for (const int fd : closed) Forget(by_fd_.find(fd));
   return !unauthenticated_.empty();

@@ -67,9 +67,9 @@ class Connections {
     bool tcp = false;
     std::string peer;  // IP address, or "uid 1234"; empty for the account of this process
     bool authenticated = false;
-    absl::Time since;
-    std::string user;  // of the Unix socket
-    int plain = -1;    // another descriptor, of which gRPC reads the decrypted bytes
+    absl::Duration since;  // Clock::Steady
+    std::string user;      // of the Unix socket
+    int plain = -1;        // another descriptor, of which gRPC reads the decrypted bytes
   };
   struct Count {
     int open = 0, unauthenticated = 0;
@@ -91,9 +91,10 @@ class Connections {
   std::unordered_map<int, int> tcp_of_plain_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<int> unauthenticated_ ABSL_GUARDED_BY(mutex_);  // keys of by_fd_
   std::unordered_map<std::string, Count> by_peer_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, absl::Time> blocked_until_ ABSL_GUARDED_BY(mutex_);  // by peer
+  // By peer, as Clock::Steady.
+  std::unordered_map<std::string, absl::Duration> blocked_until_ ABSL_GUARDED_BY(mutex_);
   int64_t usual_memory_ ABSL_GUARDED_BY(mutex_) = 0;  // follows the memory of the process slowly
-  absl::Time memory_seen_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration memory_seen_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();  // Clock::Steady
   int tcp_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -4,18 +4,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "db/store.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/call_pool.h"
 #include "server/rpc/reactors.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 
 // The threads of all services. Files of attempts may be on a filesystem that blocks, and large requests take
 // long: neither may delay the reads of the database, so each kind of work has a pool of its own.
 struct CallPools {
+  // The filesystem of all runs may block at once, with a reader of each run. A submission needs `files`.
+  CallPool logs{"reads of logs", 8, 1024};
   CallPool files{"reads of files", 8, 1024};
   // As many threads as the store has connections that read; the queue holds a burst of calls.
   CallPool reads{"database reads", 4, 1024};
@@ -27,10 +29,10 @@ struct CallPools {
 
   // Returns whether no thread is blocked. If one is, everything it may use must stay alive.
   bool Stop(absl::Duration grace) {
-    const absl::Time until = absl::Now() + grace;
+    const absl::Duration until = Clock::System().Steady() + grace;
     bool ended = true;
-    for (CallPool* pool : {&files, &reads, &heavy, &logins, &connections})
-      ended = pool->Stop(std::max(until - absl::Now(), absl::ZeroDuration())) && ended;
+    for (CallPool* pool : {&logs, &files, &reads, &heavy, &logins, &connections})
+      ended = pool->Stop(std::max(until - Clock::System().Steady(), absl::ZeroDuration())) && ended;
     return ended;
   }
 };

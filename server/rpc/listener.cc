@@ -16,7 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -181,7 +182,7 @@ void Listener::Serve() {
   for (const Socket& socket : sockets_) polled.push_back({socket.fd, POLLIN, 0});
   polled.push_back({wake_, POLLIN, 0});
   pollfd* const wake = &polled.back();
-  absl::Time next_sweep = absl::Now();
+  absl::Duration next_sweep = Clock::System().Steady();
   int period = kSweepMs;
   while (true) {
     const int ready = poll(polled.data(), polled.size(), period);
@@ -192,9 +193,9 @@ void Listener::Serve() {
       if (polled[i].revents != 0) resources = AcceptAll(sockets_[i]) && resources;
     }
     if (ready > 0) period = kSweepMs;
-    if (absl::Now() >= next_sweep) {
+    if (Clock::System().Steady() >= next_sweep) {
       period = connections_.Sweep() ? kSweepMs : kIdleSweepMs;
-      next_sweep = absl::Now() + absl::Milliseconds(kSweepMs);
+      next_sweep = Clock::System().Steady() + absl::Milliseconds(kSweepMs);
     }
     // The connections wait in the backlog, and the sockets stay ready: wait until there may be descriptors.
     if (!resources) (void)poll(wake, 1, kNoDescriptorsMs);
@@ -203,8 +204,8 @@ void Listener::Serve() {
 
 // Limits the log to a line in ten seconds.
 bool Listener::MayLog() {
-  if (absl::Now() - last_logged_ < absl::Seconds(10)) return false;
-  last_logged_ = absl::Now();
+  if (Clock::System().Steady() - last_logged_ < absl::Seconds(10)) return false;
+  last_logged_ = Clock::System().Steady();
   return true;
 }
 

@@ -59,7 +59,7 @@ class Listener {
   std::vector<std::string> addresses_;
   int wake_ = -1;  // an eventfd that ends the thread
   Take take_;
-  absl::Time last_logged_ = absl::InfinitePast();
+  absl::Duration last_logged_ = -absl::InfiniteDuration();  // Clock::Steady
   std::thread thread_;
 };
 

@@ -64,10 +64,10 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
   // Called once with the status of the call.
   using OnEnd = std::function<void(const absl::Status&)>;
 
-  // `limit` applies in addition to the deadline of the caller. `client`: null if nobody is authenticated.
+  // `limit` applies in addition to the deadline of the caller.
   static std::shared_ptr<UnaryCall> Start(grpc::CallbackServerContext* context, Response* response,
-                                          absl::Duration limit, std::shared_ptr<ClientCall> client = nullptr,
-                                          OnEnd on_end = nullptr) {
+                                          absl::Duration limit, std::shared_ptr<ClientCall> client,
+                                          OnEnd on_end) {
     auto call = std::make_shared<UnaryCall>(response, std::move(client), std::move(on_end));
     call->reactor_ = new Reactor(call);
     call->reactor_->alarm.Set(std::min(context->deadline(), absl::ToChronoTime(absl::Now() + limit)),
@@ -117,24 +117,28 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
 // it with an error of the pool instead, and skips work that nobody waits for.
 template <typename Response, typename Work>
 void FinishOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work) {
-  pool.Run([call = std::move(call), work = std::move(work)](absl::Status status) mutable {
-    if (call->over()) return;
-    if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*call); });
-    call->Finish(status);
-  });
+  const std::string client = call->client().pool_client();
+  pool.Run(
+      [call = std::move(call), work = std::move(work)](absl::Status status) mutable {
+        if (call->over()) return;
+        if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*call); });
+        call->Finish(status);
+      },
+      "", client);
 }
 
 // Like FinishOn, but `work` finishes the call itself unless it returns an error.
 template <typename Response, typename Work>
 void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work,
                 const std::string& subject = "") {
+  const std::string client = call->client().pool_client();
   pool.Run(
       [call = std::move(call), work = std::move(work)](absl::Status status) mutable {
         if (call->over()) return;
         if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(call); });
         if (!status.ok()) call->Finish(status);
       },
-      subject);
+      subject, client);
 }
 
 // Writes the messages that `next` fills in, until `next` returns false or an error. `next` runs on a thread of
@@ -149,10 +153,10 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   using Ready = std::function<bool()>;
 
   // `subject`: as for CallPool::Run.
-  static GeneratedStream* Start(CallPool& pool, absl::Duration limit, Next next, std::string subject = "",
-                                Ready ready = nullptr) {
-    auto* stream = new GeneratedStream(
-        std::make_shared<Source>(pool, limit, std::move(next), std::move(subject), std::move(ready)));
+  static GeneratedStream* Start(CallPool& pool, const ClientCall& client, absl::Duration limit, Next next,
+                                std::string subject = "", Ready ready = nullptr) {
+    auto* stream = new GeneratedStream(std::make_shared<Source>(
+        pool, client.pool_client(), limit, std::move(next), std::move(subject), std::move(ready)));
     stream->source_->stream = stream;
     Continue(stream->source_);
     return stream;
@@ -166,14 +170,16 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  private:
   // Outlives the call while `next` is blocked.
   struct Source {
-    Source(CallPool& its_pool, absl::Duration its_limit, Next its_next, std::string its_subject,
-           Ready its_ready)
+    Source(CallPool& its_pool, std::string its_client, absl::Duration its_limit, Next its_next,
+           std::string its_subject, Ready its_ready)
         : pool(its_pool),
+          client(std::move(its_client)),
           limit(its_limit),
           next(std::move(its_next)),
           subject(std::move(its_subject)),
           ready(std::move(its_ready)) {}
     CallPool& pool;
+    const std::string client;
     const absl::Duration limit;
     const Next next;
     const std::string subject;
@@ -213,7 +219,7 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
           if (!status.ok()) return End(*source, status);
           Write(source);
         },
-        source->subject);
+        source->subject, source->client);
   }
 
   // Makes the next message and begins to write it.

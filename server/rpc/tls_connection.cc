@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -20,7 +20,8 @@ constexpr absl::Duration kLinger = absl::Seconds(5);
 
 }  // namespace
 
-TlsConnection::TlsConnection(SSL_CTX* context, int epoll, uint64_t id, int tcp, absl::Time handshake_limit)
+TlsConnection::TlsConnection(SSL_CTX* context, int epoll, uint64_t id, int tcp,
+                             absl::Duration handshake_limit)
     : epoll_(epoll), ssl_(SSL_new(context)), limit_(handshake_limit) {
   tcp_ = {tcp, 0, 2 * id};
   plain_.data = 2 * id + 1;
@@ -70,7 +71,7 @@ TlsConnection::Step TlsConnection::Handshake(int* plain) {
   plain_.fd = pair[0];
   *plain = pair[1];
   ready_ = true;
-  limit_ = absl::InfiniteFuture();  // Connections limits the time until the first authenticated call
+  limit_ = absl::InfiniteDuration();  // Connections limits the time until the first authenticated call
   return Step::kProgress;
 }
 
@@ -129,7 +130,7 @@ TlsConnection::Step TlsConnection::Down(char* block) {
   return Step::kProgress;
 }
 
-void TlsConnection::Linger() { limit_ = std::min(limit_, absl::Now() + kLinger); }
+void TlsConnection::Linger() { limit_ = std::min(limit_, Clock::System().Steady() + kLinger); }
 
 void TlsConnection::WaitForEvents() {
   const bool reads = !ready_ || (up_.empty() && !peer_ended_);

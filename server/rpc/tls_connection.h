@@ -13,8 +13,8 @@ inline constexpr size_t kRelayBlock = 16 << 10;
 
 class TlsConnection {
  public:
-  // Takes ownership of `tcp`. `epoll` reports events of the sockets with the data 2 * `id` or 2 * `id` + 1.
-  TlsConnection(SSL_CTX* context, int epoll, uint64_t id, int tcp, absl::Time handshake_limit);
+  // Takes ownership of `tcp`. `handshake_limit` is a time of Clock::Steady. `epoll` reports events of the sockets with the data 2 * `id` or 2 * `id` + 1.
+  TlsConnection(SSL_CTX* context, int epoll, uint64_t id, int tcp, absl::Duration handshake_limit);
   ~TlsConnection();  // closes its sockets
   TlsConnection(const TlsConnection&) = delete;
 
@@ -22,8 +22,8 @@ class TlsConnection {
   // kRelayBlock bytes. Returns false when the connection has ended. Sets `*plain` to gRPC's end of the local sockets when
   // the handshake is complete; the caller owns it.
   bool Advance(char* block, int* plain);
-  // Returns when the connection must be closed if it has not made progress by then.
-  absl::Time limit() const { return limit_; }
+  // Returns the time of Clock::Steady at which the connection must be closed if it has not made progress by then.
+  absl::Duration limit() const { return limit_; }
   int tcp() const { return tcp_.fd; }
 
  private:
@@ -55,7 +55,7 @@ class TlsConnection {
   bool peer_ended_ = false;     // the peer sends no more
   bool plain_ended_ = false;    // gRPC sends no more
   std::string up_, down_;       // bytes that their receiver has not taken yet
-  absl::Time limit_;
+  absl::Duration limit_;
 };
 
 }  // namespace scalelab::server

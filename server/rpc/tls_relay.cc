@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/rpc/tls_connection.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 #include "tls/openssl.h"
 
@@ -142,7 +143,7 @@ void TlsRelay::TakeAdded() {
   for (const int tcp : added) {
     const uint64_t id = ++last_id_;
     connections_[id] = std::make_unique<TlsConnection>(shared_->context.get(), shared_->epoll, id, tcp,
-                                                       absl::Now() + handshake_limit_);
+                                                       Clock::System().Steady() + handshake_limit_);
     Advance(id);
   }
 }
@@ -157,7 +158,7 @@ void TlsRelay::Advance(uint64_t id) {
 }
 
 void TlsRelay::CloseLate() {
-  const absl::Time now = absl::Now();
+  const absl::Duration now = Clock::System().Steady();
   for (auto it = connections_.begin(); it != connections_.end();)
     it = it->second->limit() < now ? connections_.erase(it) : std::next(it);
 }
@@ -169,7 +170,7 @@ void TlsRelay::Serve() {
   sigaddset(&sigpipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &sigpipe, nullptr);
   std::array<epoll_event, 256> events;
-  absl::Time next_check = absl::Now();
+  absl::Duration next_check = Clock::System().Steady();
   while (true) {
     const int ready =
         epoll_wait(shared_->epoll, events.data(), events.size(), connections_.empty() ? -1 : kCheckMs);
@@ -187,9 +188,9 @@ void TlsRelay::Serve() {
       absl::MutexLock lock(&mutex_);
       if (stop_) break;
     }
-    if (absl::Now() < next_check) continue;
+    if (Clock::System().Steady() < next_check) continue;
     CloseLate();
-    next_check = absl::Now() + absl::Milliseconds(kCheckMs);
+    next_check = Clock::System().Steady() + absl::Milliseconds(kCheckMs);
   }
   connections_.clear();
 }

@@ -18,8 +18,10 @@ extern "C" {  // missing in the header of glibc 2.36
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "server/command/command.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -48,7 +50,8 @@ absl::Status WriteJobRecord(const std::string& directory, const JobRecord& recor
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("create", directory);
   json document = {
       {"slots", record.slots}, {"gpus", record.gpus}, {"boot_id", record.boot_id}, {"reason", record.reason}};
-  if (record.deadline != absl::InfiniteFuture()) document["deadline"] = absl::ToUnixMicros(record.deadline);
+  if (record.deadline != absl::InfiniteDuration())
+    document["deadline_monotonic"] = absl::ToInt64Microseconds(record.deadline);
   for (const StateName& known : kStateNames) {
     if (known.state == record.state) document["state"] = known.name;
   }
@@ -77,8 +80,13 @@ absl::StatusOr<std::optional<JobRecord>> ReadJobRecord(const std::string& direct
     record.gpus = document.value("gpus", record.gpus);
     record.boot_id = document.value("boot_id", "");
     record.reason = document.value("reason", "");
-    if (document.contains("deadline"))
-      record.deadline = absl::FromUnixMicros(document["deadline"].get<int64_t>());
+    if (document.contains("deadline_monotonic")) {
+      record.deadline = absl::Microseconds(document["deadline_monotonic"].get<int64_t>());
+    } else if (document.contains("deadline")) {
+      // An earlier version wrote the file, with a time of the wall clock.
+      record.deadline = Clock::System().Steady() +
+                        (absl::FromUnixMicros(document["deadline"].get<int64_t>()) - absl::Now());
+    }
     const std::string state = document.value("state", "running");
     for (const StateName& known : kStateNames) {
       if (known.name == state) record.state = known.state;

@@ -18,8 +18,8 @@ namespace scalelab::server {
 // The contents of job.json: what a running job holds, and how it ended. Written before its worker starts.
 struct JobRecord {
   int slots = 1;
-  std::vector<std::string> gpus;  // in the spelling of CUDA_VISIBLE_DEVICES
-  absl::Time deadline = absl::InfiniteFuture();
+  std::vector<std::string> gpus;                        // in the spelling of CUDA_VISIBLE_DEVICES
+  absl::Duration deadline = absl::InfiniteDuration();   // end of the time limit, a time of Clock::Steady
   std::string boot_id;                                  // the machine's boot in which the job started
   JobStatus::State state = JobStatus::State::kRunning;  // or how it ended
   std::string reason;

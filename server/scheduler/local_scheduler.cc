@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/scheduler/local_job.h"
 #include "server/scheduler/watched_job.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -98,7 +99,7 @@ class LocalScheduler final : public Scheduler {
   absl::StatusOr<JobStatus> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobStatus> FindInDirectory(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CancelJob(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Launch(const PendingJob& next, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Launch(const PendingJob& next, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the slots and GPUs of a job.
   void Hold(const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees them and stores how the job ended.
@@ -335,8 +336,8 @@ void LocalScheduler::Watch() {
     {
       absl::MutexLock lock(&mutex_);
       if (stop_) return;
-      const absl::Time now = absl::Now();
-      absl::Time due = absl::InfiniteFuture();
+      const absl::Duration now = Clock::System().Steady();
+      absl::Duration due = absl::InfiniteDuration();
       for (auto it = watched_.begin(); it != watched_.end();) {
         if (it->second->Step(now, options_.kill_after)) {
           Finish(it->first, it->second->record());
@@ -368,7 +369,7 @@ void LocalScheduler::Watch() {
   }
 }
 
-void LocalScheduler::Launch(const PendingJob& next, absl::Time now) {
+void LocalScheduler::Launch(const PendingJob& next, absl::Duration now) {
   const JobRequest& request = next.request;
   const std::string directory = Directory(request.token);
   JobRecord record;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "planted/bug.h"
 #include "spdlog/spdlog.h"
 
@@ -225,7 +226,7 @@ absl::Status SlurmJobs::Cancel(const std::vector<std::string>& tokens) {
     TrackedJob& job = jobs_[token];
     job.asked = options_.now();
     if (job.last && IsOver(job.last->state)) continue;
-    job.cancelled = std::min(job.cancelled, options_.now());
+    job.cancelled = std::min(job.cancelled, absl::Now());  // is compared with times of Slurm
     live.insert(token);
   }
   if (live.empty()) return absl::OkStatus();

@@ -26,7 +26,7 @@ class SlurmJobs {
     bool files_are_here = true;
     // Returns an error if no job can be submitted at present; not set: jobs always can.
     std::function<absl::Status()> ready;
-    std::function<absl::Time()> now;
+    std::function<absl::Time()> now;  // as in SlurmSchedulerOptions
   };
   // `site` must outlive this object.
   SlurmJobs(SlurmClient client, SlurmSite& site, Options options);
@@ -52,7 +52,7 @@ class SlurmJobs {
     std::optional<JobStatus> last;                      // when it was listed last
     absl::Time missing_since = absl::InfiniteFuture();  // first answer without it; reset when a query fails
     absl::Time asked;                                   // last call for this token
-    absl::Time cancelled = absl::InfiniteFuture();      // first Cancel()
+    absl::Time cancelled = absl::InfiniteFuture();      // wall-clock time of the first Cancel()
     bool seen_alive = false;                            // by this process
   };
 

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/slurm_script.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 
@@ -40,7 +41,8 @@ struct SlurmSchedulerOptions {
   absl::Duration command_timeout = absl::Seconds(30);
   // Poll refreshes the output of sinfo that capacity() uses when it is older.
   absl::Duration view_age = absl::Minutes(10);
-  std::function<absl::Time()> now = absl::Now;
+  // Measures the time between events. Its epoch is arbitrary, and setting the wall clock must not change it.
+  std::function<absl::Time()> now = [] { return absl::UnixEpoch() + Clock::System().Steady(); };
 };
 
 // Returns FAILED_PRECONDITION if one of Slurm's programs is not installed; the message names it.

@@ -17,9 +17,9 @@ namespace scalelab::server {
 class SlurmSite {
  public:
   struct Options {
-    absl::Duration settle;    // as in SlurmSchedulerOptions
-    absl::Duration view_age;  // as in SlurmSchedulerOptions
-    std::function<absl::Time()> now;
+    absl::Duration settle;            // as in SlurmSchedulerOptions
+    absl::Duration view_age;          // as in SlurmSchedulerOptions
+    std::function<absl::Time()> now;  // as in SlurmSchedulerOptions
   };
   SlurmSite(SlurmClient client, Options options);
 

@@ -61,24 +61,24 @@ void WatchedJob::End(State as) {
   if (end_as_ == State::kUnknown) end_as_ = as;
 }
 
-bool WatchedJob::Step(absl::Time now, absl::Duration kill_after) {
+bool WatchedJob::Step(absl::Duration now, absl::Duration kill_after) {
   if (pidfd_ >= 0) Reap();
   if (pidfd_ < 0 && Drain()) return true;
   if (now >= record_.deadline) End(State::kTimeout);
   if (end_as_ == State::kUnknown || pidfd_ < 0) return false;
-  if (kill_at_ == absl::InfinitePast()) {
+  if (kill_at_ == -absl::InfiniteDuration()) {
     pidfd_send_signal(pidfd_, SIGTERM, nullptr, 0);
     kill_at_ = now + kill_after;
   } else if (now >= kill_at_) {
     spdlog::warn("the worker in {} did not end after SIGTERM; sending SIGKILL", directory_);
     pidfd_send_signal(pidfd_, SIGKILL, nullptr, 0);
-    kill_at_ = absl::InfiniteFuture();
+    kill_at_ = absl::InfiniteDuration();
   }
   return false;
 }
 
-absl::Time WatchedJob::NextDue(absl::Time now) const {
-  const absl::Time due = end_as_ == State::kUnknown ? record_.deadline : absl::InfiniteFuture();
+absl::Duration WatchedJob::NextDue(absl::Duration now) const {
+  const absl::Duration due = end_as_ == State::kUnknown ? record_.deadline : absl::InfiniteDuration();
   if (pidfd_ < 0) return std::min(due, now + kDrainPeriod);
   return end_as_ == State::kUnknown ? due : kill_at_;
 }
@@ -108,7 +108,7 @@ bool WatchedJob::Drain() {
   pidfd_ = OpenWorker(directory_, lock->pid);
   if (pidfd_ >= 0) {  // found after a restart, or our worker lost the lock to an earlier one
     exit_ = {};
-    kill_at_ = absl::InfinitePast();
+    kill_at_ = -absl::InfiniteDuration();
   }
   return false;
 }

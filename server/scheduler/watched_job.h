@@ -41,10 +41,10 @@ class WatchedJob {
   // first call counts.
   void End(JobStatus::State as);
   // Checks the worker, the lock and the time limit, and sends due signals. Returns true when the job is over;
-  // record() then contains how it ended.
-  bool Step(absl::Time now, absl::Duration kill_after);
+  // record() then contains how it ended. All times are those of Clock::Steady.
+  bool Step(absl::Duration now, absl::Duration kill_after);
   // Returns when Step must be called even if pidfd() is not readable.
-  absl::Time NextDue(absl::Time now) const;
+  absl::Duration NextDue(absl::Duration now) const;
 
  private:
   void Reap();
@@ -56,7 +56,7 @@ class WatchedJob {
   int pidfd_ = -1;
   siginfo_t exit_{};  // how the worker ended; si_pid is 0 while unknown
   JobStatus::State end_as_ = JobStatus::State::kUnknown;
-  absl::Time kill_at_ = absl::InfinitePast();  // before SIGTERM is sent
+  absl::Duration kill_at_ = -absl::InfiniteDuration();  // before SIGTERM is sent
 };
 
 }  // namespace scalelab::server

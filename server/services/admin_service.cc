@@ -93,7 +93,7 @@ void FillQueue(const State& state, db::Micros now, const Identity& caller, v1::L
     entry.set_partition(study.spec.resources().partition());
     entry.set_priority(study.row.priority);
     entry.set_owner_usage(from.owner_usage);
-    entry.set_queued_runs(static_cast<int32_t>(study.queued.size()));
+    entry.set_queued_runs(static_cast<int32_t>(study.queued.size() + study.delayed.size()));
     entry.set_reason(std::move(from.reason));
   }
 }

@@ -149,7 +149,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
           if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*upload); });
           if (!status.ok()) upload->End(status);
         },
-        kSubject);
+        kSubject, context_.client->pool_client());
   }
 
   absl::Status Open() {
@@ -309,7 +309,7 @@ grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
   };
   // The first step writes the whole archive to a file; the other steps read the file.
   return Stream::Start(
-      handler_.pools.heavy, handler_.call_limit,
+      handler_.pools.heavy, **client, handler_.call_limit,
       [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](
           v1::ReadArchiveResponse* response) mutable -> absl::StatusOr<bool> {
         if (file == nullptr) {

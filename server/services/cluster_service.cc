@@ -29,7 +29,8 @@ void Fill(const State& state, const Identity& caller, v1::GetClusterResponse* re
     }
   }
   int64_t queued = 0;
-  for (const auto& [id, study] : state.studies) queued += static_cast<int64_t>(study->queued.size());
+  for (const auto& [id, study] : state.studies)
+    queued += static_cast<int64_t>(study->queued.size() + study->delayed.size());
   response->set_queued_runs(queued);
   response->set_running_attempts(static_cast<int64_t>(state.attempts.size()));
   if (state.drain.on) {

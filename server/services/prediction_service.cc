@@ -59,13 +59,16 @@ absl::Status Create(db::Store& store, ClientCall& call, const v1::CreatePredicti
   if (auto s = CheckRanks(request); !s.ok()) return s;
   const auto network = NetworkOf(request);
   if (!network.ok()) return network.status();
-  auto source_row = FindStudy(store, call, request.study());
+  // Stored predictions belong to the study of the predicted cells, and are final.
+  const bool of_other = !request.target_study().empty();
+  const auto find_target = request.validate_only() ? FindStudy : FindStudyToControl;
+  auto source_row = (of_other ? FindStudy : find_target)(store, call, request.study());
   if (!source_row.ok()) return source_row.status();
   const auto source = ReadStudyData(store, *std::move(source_row));
   if (!source.ok()) return source.status();
   std::optional<StudyData> other;
-  if (!request.target_study().empty()) {
-    auto target_row = FindStudy(store, call, request.target_study());
+  if (of_other) {
+    auto target_row = find_target(store, call, request.target_study());
     if (!target_row.ok()) return target_row.status();
     auto target = ReadStudyData(store, *std::move(target_row));
     if (!target.ok()) return target.status();

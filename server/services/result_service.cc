@@ -157,11 +157,11 @@ grpc::ServerUnaryReactor* ResultService::GetCurve(grpc::CallbackServerContext* c
 grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
     grpc::CallbackServerContext* context, const v1::ReadPointsRequest* request) {
   using Stream = GeneratedStream<v1::ReadPointsResponse>;
-  auto client = BeginStream<v1::ReadPointsResponse>(handler_, *context);
+  const auto client = BeginStream<v1::ReadPointsResponse>(handler_, *context);
   if (!client.ok()) return Stream::Fail(client.status());
-  auto reader = std::make_shared<PointReader>(handler_, *std::move(client), *request);
+  auto reader = std::make_shared<PointReader>(handler_, *client, *request);
   return Stream::Start(
-      handler_.pools.reads, handler_.call_limit,
+      handler_.pools.reads, **client, handler_.call_limit,
       [reader](v1::ReadPointsResponse* response) { return reader->Next(response); }, "",
       [reader] { return reader->Ready(); });
 }

@@ -63,7 +63,8 @@ class Impl final : public RpcServer {
   std::vector<std::pair<std::string, size_t>> queued_calls() const override {
     if (parts_ == nullptr) return {};
     const CallPools& pools = parts_->pools;
-    return {{"files", pools.files.waiting()},
+    return {{"logs", pools.logs.waiting()},
+            {"files", pools.files.waiting()},
             {"reads", pools.reads.waiting()},
             {"heavy", pools.heavy.waiting()},
             {"connections", pools.connections.waiting()},

@@ -195,7 +195,7 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
   }
   // The first step finds the attempt in the database; the other steps read its files.
   return Stream::Start(
-      handler_.pools.files, handler_.call_limit,
+      handler_.pools.logs, **client, handler_.call_limit,
       [this, &handler = handler_, client = *client, request = *request,
        reader =
            std::shared_ptr<LogReader>()](v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {

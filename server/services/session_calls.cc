@@ -47,7 +47,8 @@ grpc::ServerUnaryReactor* SessionCalls::CreateSession(grpc::CallbackServerContex
   Identity unknown;
   unknown.source = kSource;
   unknown.address = handler_.access.AddressOf(*context);
-  auto client = std::make_shared<ClientCall>(std::move(unknown), "CreateSession", /*changes=*/false);
+  auto client = std::make_shared<ClientCall>(std::move(unknown), "CreateSession", /*changes=*/false,
+                                             handler_.access.PeerOf(*context));
   auto call = UnaryCall<v1::CreateSessionResponse>::Start(
       context, response, handler_.call_limit, client,
       [&access = handler_.access, client](const absl::Status& status) { access.Audit(*client, status); });

@@ -273,7 +273,7 @@ grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
   const auto client = BeginStream<v1::WatchStudyResponse>(handler_, *context);
   if (!client.ok()) return Failed::Fail(client.status());
   const std::shared_ptr<WatchStream> stream = watches_.Open(handler_.access.PeerOf(*context));
-  handler_.pools.reads.Run([this, stream, client = *client, name = request->name()](absl::Status status) {
+  const auto join = [this, stream, client = *client, name = request->name()](const absl::Status& status) {
     if (stream->over()) return;
     if (!status.ok()) return stream->Fail(status);
     const absl::Status joined = WithinMemory([&]() -> absl::Status {
@@ -288,7 +288,8 @@ grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
     if (joined.ok()) return;
     handler_.access.Audit(*client, joined);
     stream->Fail(joined);
-  });
+  };
+  handler_.pools.reads.Run(join, "", (*client)->pool_client());
   return stream.get();
 }
 

@@ -28,7 +28,7 @@ v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
     progress->set_total_steps(attempt->total_steps);
     if (attempt->train_loss) progress->set_train_loss(*attempt->train_loss);
   }
-  if (response.running_size() > 0 || study.queued.empty()) return response;
+  if (response.running_size() > 0 || (study.queued.empty() && study.delayed.empty())) return response;
   response.set_waiting_reason(ExplainStudy(state, study, absl::ToUnixMicros(absl::Now())).front().message());
   return response;
 }

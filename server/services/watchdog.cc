@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -37,26 +37,28 @@ Watchdog::Watchdog(Coordinator& coordinator, absl::Duration stuck_after,
     : coordinator_(coordinator), stuck_after_(stuck_after), report_(std::move(report)) {
   {
     absl::MutexLock lock(&answer_->mutex);
-    answer_->at = absl::Now();
+    answer_->at = Clock::System().Steady();
   }
   thread_ = std::thread([this] { Run(); });
 }
 
 Watchdog::~Watchdog() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  stop_.notify_one();
   thread_.join();
 }
 
 void Watchdog::Run() {
+  const auto period = absl::ToChronoNanoseconds(std::min(kPeriod, stuck_after_ / 2));
   std::string problem;
-  absl::Time next_trim = absl::Now() + kTrimPeriod;
+  absl::Duration next_trim = Clock::System().Steady() + kTrimPeriod;
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), std::min(kPeriod, stuck_after_ / 2))) return;
+      std::unique_lock lock(mutex_);
+      if (stop_.wait_for(lock, period, [this] { return stopping_; })) return;
     }
     if (const std::string now = Check(); now != problem) {
       problem = now;
@@ -64,9 +66,9 @@ void Watchdog::Run() {
                   Explanation(problem));
       report_(problem);
     }
-    if (absl::Now() < next_trim) continue;
+    if (Clock::System().Steady() < next_trim) continue;
     TrimMemory();
-    next_trim = absl::Now() + kTrimPeriod;
+    next_trim = Clock::System().Steady() + kTrimPeriod;
   }
 }
 
@@ -75,15 +77,18 @@ std::string Watchdog::Check() {
   {
     absl::MutexLock lock(&answer_->mutex);
     ask = !std::exchange(answer_->pending, true);
-    if (!ask) return absl::Now() - answer_->at < stuck_after_ ? ProblemOf(*answer_) : "core_thread";
-    answer_->at = absl::Now();  // time of the question, until the core thread answers
+    if (!ask)
+      return Clock::System().Steady() - answer_->at < stuck_after_ ? ProblemOf(*answer_) : "core_thread";
+    answer_->at = Clock::System().Steady();  // time of the question, until the core thread answers
   }
   coordinator_.Read([answer = answer_](const State* state) {
     absl::MutexLock lock(&answer->mutex);
     answer->pending = false;
+    const db::Micros failed = state == nullptr ? 0 : state->commit_failed;
+    if (failed != std::exchange(answer->commit_failed, failed))
+      answer->failure_seen = Clock::System().Steady();
     answer->can_write =
-        state != nullptr && (state->commit_failed == 0 ||
-                             absl::Now() - absl::FromUnixMicros(state->commit_failed) > kFailureCounts);
+        state != nullptr && (failed == 0 || Clock::System().Steady() - answer->failure_seen > kFailureCounts);
   });
   absl::MutexLock lock(&answer_->mutex);
   return ProblemOf(*answer_);

@@ -1,8 +1,10 @@
 // Checks the health of the service periodically, and returns unused memory to the system.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -30,11 +32,14 @@ class Watchdog {
   // watchdog was destroyed.
   struct Answer {
     absl::Mutex mutex;
-    absl::Time at ABSL_GUARDED_BY(mutex);
+    absl::Duration at ABSL_GUARDED_BY(mutex);  // Clock::Steady
     bool pending ABSL_GUARDED_BY(mutex) = false;
+    db::Micros commit_failed ABSL_GUARDED_BY(mutex) = 0;  // of State
+    absl::Duration failure_seen
+        ABSL_GUARDED_BY(mutex);  // Clock::Steady at the first answer with this failure
     bool can_write ABSL_GUARDED_BY(mutex) = true;
   };
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run();
   std::string Check();
   std::string ProblemOf(const Answer& answer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(answer.mutex);
 
@@ -42,8 +47,10 @@ class Watchdog {
   const absl::Duration stuck_after_;
   const std::function<void(const std::string&)> report_;
   const std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // The timeouts of std::condition_variable follow the steady clock; those of absl::Mutex follow the wall clock.
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -81,7 +81,7 @@ class WorkerService::SynchronizeCall final : public Call {
     }
     answered_ = true;
     new SynchronizeCall(service_);
-    const absl::StatusOr<std::string> allocation = service_.access_.CheckWorker(context_);
+    const absl::StatusOr<std::string> allocation = service_.CheckCaller(context_, "Synchronize");
     if (!allocation.ok()) return Finish(allocation.status());
     service_.coordinator_.Synchronize(*allocation, std::move(request_),
                                       [this](absl::StatusOr<v1::SynchronizeResponse> desired) {
@@ -138,7 +138,7 @@ class WorkerService::ReportCall final : public Call {
     // A generic service gets the calls of all methods that no other service has.
     if (context_.method() != kReportEvents)
       return Fail(absl::UnimplementedError(absl::StrCat("there is no method ", context_.method())));
-    absl::StatusOr<std::string> allocation = service_.access_.CheckWorker(context_);
+    absl::StatusOr<std::string> allocation = service_.CheckCaller(context_, "ReportEvents");
     if (!allocation.ok()) return Fail(allocation.status());
     allocation_ = *std::move(allocation);
     service_.AddReport(this);
@@ -226,6 +226,13 @@ void WorkerService::Serve() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) static_cast<Call*>(tag)->Proceed(ok);
+}
+
+absl::StatusOr<std::string> WorkerService::CheckCaller(const grpc::ServerContextBase& context,
+                                                       const std::string& action) const {
+  absl::StatusOr<std::string> allocation = access_.CheckWorker(context);
+  if (!allocation.ok()) access_.AuditUnknown(context, action, allocation.status());
+  return allocation;
 }
 
 // Registers a response in progress. Returns false if the service is stopping; then the caller must not

@@ -10,10 +10,12 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server_builder.h"
@@ -46,6 +48,9 @@ class WorkerService {
       v1::WorkerService::WithGenericMethod_ReportEvents<v1::WorkerService::Service>>;
 
   void Serve();
+  // Returns the token of the caller's allocation. The audit log gets a refusal.
+  absl::StatusOr<std::string> CheckCaller(const grpc::ServerContextBase& context,
+                                          const std::string& action) const;
   bool BeginAnswer();
   void EndAnswer();
   // Adds a call, which reads its message as soon as the limits allow it.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -306,6 +307,16 @@ TEST_F(SlurmFaults, AfterARestartAMissingJobIsUnknownOnlyWhenCertain) {
   EXPECT_EQ(Status("a").state, State::kUnknown);
 }
 
+TEST_F(SlurmFaults, AClockThatIsSetForwardsDoesNotMakeAJobCountAsGone) {
+  slurm_.options().now = SlurmSchedulerOptions().now;
+  Restart();
+  ASSERT_TRUE(Submit("a").ok());
+  slurm_.Forget("1");
+  EXPECT_EQ(Status("a").state, State::kPending);
+  const worker::WallClockShift shift(3600);
+  EXPECT_EQ(Status("a").state, State::kPending);
+}
+
 TEST_F(SlurmFaults, ReadsTheEndOfAForgottenJobFromAccounting) {
   slurm_.Write("accounting", "slurmdbd");
   Restart();
@@ -378,6 +389,7 @@ TEST_F(SlurmFaults, CancelSelectsTheJobByNameAndUser) {
 TEST_F(SlurmFaults, ACancelOfManyJobsEndsNoOtherJob) {
   for (const char* token : {"a", "b", "c"}) ASSERT_TRUE(Submit(token).ok());
   ASSERT_TRUE(slurm_.scheduler().Cancel({"a", "b"}).ok());
+  EXPECT_EQ(slurm_.Calls("scancel"), 1);
   EXPECT_EQ(Status("a").state, State::kCancelled);
   EXPECT_EQ(Status("b").state, State::kCancelled);
   EXPECT_EQ(Status("c").state, State::kPending);

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "server/core/time/clock.h"
+#include "server/time/clock.h"
 #include "tests/simulation/random.h"
 
 namespace scalelab::simulation {

@@ -192,6 +192,16 @@ TEST_F(ExplainTest, AllocationsThatEndBeforeAnAttemptDelayTheNextOne) {
   EXPECT_GT(Micros(reasons[0].next_try_time()), world_.now);
 }
 
+TEST_F(ExplainTest, AJobThatTheSchedulerAcceptsAndDoesNotListIsNamed) {
+  const int64_t id = world_.Submit(World::Spec({1}));
+  const std::string job = world_.AskedFor();
+  world_.lifecycle.JobSubmitted(job, "17", world_.now, world_.fx);
+  world_.Job(job, JobStatus::State::kUnknown);
+  const std::vector<Reason> reasons = Study(id);
+  ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::SCHEDULER_PENDING));
+  EXPECT_EQ(reasons[0].message(), "its job was submitted 2 times, because the scheduler did not list it");
+}
+
 TEST_F(ExplainTest, TheCapOfTheStudyIsNamed) {
   v1::StudySpec spec = World::Spec({1}, 3);
   spec.set_allocation(v1::StudySpec::PER_RUN);
@@ -232,6 +242,8 @@ TEST_F(ExplainTest, ARetryShowsHowTheLastAttemptFailed) {
   const std::string job = Begin(world_.AskedFor());
   world_.Sync(job);
   world_.Job(job, JobStatus::State::kNodeFail, "node n7 failed");
+  EXPECT_THAT(Kinds(Run(id, 0)), ElementsAre(Reason::RETRY)) << "it waits before it is tried again";
+  world_.After(1);
   world_.AskedFor();
   const std::vector<Reason> reasons = Run(id, 0);
   ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::SCHEDULER_PENDING, Reason::RETRY));

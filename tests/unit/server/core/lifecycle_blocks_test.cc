@@ -87,6 +87,7 @@ TEST(Blocks, ARunThatIsTriedAgainGoesToTheNextAllocationOfItsBlock) {
   EXPECT_EQ(
       Blocks::Serves(w.Sync(jobs[0], {World::Ended(first.attempts(0).token(), 0, v1::Attempt::BOOT_FAIL)})),
       "end");
+  w.After(1);
   const auto next = w.Jobs();
   ASSERT_THAT(next, SizeIs(1));
   EXPECT_EQ(Blocks::Serves(w.Start(next[0])), "0/1");
@@ -99,6 +100,7 @@ TEST(Blocks, TheRestOfABlockGoesBackWhenItsAllocationEnds) {
   auto second = w.Start(jobs[1]);
   EXPECT_EQ(Blocks::Serves(w.Finish(jobs[0], first)), "0/2");
   w.Job(jobs[0], JobState::kNodeFail);
+  w.After(1);
   const auto next = w.Jobs();
   ASSERT_THAT(next, SizeIs(1));
   second = w.Finish(jobs[1], second);
@@ -125,6 +127,7 @@ TEST(Blocks, AnAllocationThatIsCancelledKeepsItsPlaceAndItsBlockUntilItHasEnded)
       EXPECT_EQ(Blocks::Serves(w.Finish(jobs[1], other)), "end");
     }
     w.Job(jobs[0], JobState::kCancelled);
+    w.After(1);
     const auto next = w.Jobs();
     ASSERT_THAT(next, SizeIs(1)) << most;
     EXPECT_EQ(Blocks::Serves(w.Start(next[0])), "0/1");

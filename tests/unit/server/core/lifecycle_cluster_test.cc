@@ -210,6 +210,7 @@ TEST(LifecycleOnClusters, AnAttemptThatNobodyHasReportedEndsWhenItsJobStartsAgai
   request.set_node("node-7");
   request.set_instance("life-2");
   EXPECT_TRUE(w.lifecycle.Observe(job, request, w.now, w.fx).ok());
+  w.After(1);
   const auto desired = w.lifecycle.Desired(*w.state.allocations.begin()->second, 0);
   ASSERT_EQ(desired.attempts_size(), 1);
   EXPECT_NE(desired.attempts(0).token(), token);
@@ -222,6 +223,7 @@ TEST(LifecycleOnClusters, AnAllocationThatCannotStartRanksIsHandedBackForAnother
   const auto after = w.Sync(w.job, {World::Ended(w.token, 1, v1::Attempt::BOOT_FAIL)});
   EXPECT_TRUE(after.terminate());
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
+  w.After(1);
   const std::string other = w.AskedFor();
   EXPECT_NE(other, "");
   EXPECT_NE(other, w.job);

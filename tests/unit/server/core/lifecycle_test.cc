@@ -155,6 +155,7 @@ TEST(Lifecycle, ARankThatWasKilledIsTriedAgainUnderANewToken) {
   EXPECT_TRUE(w.fx.poll);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning) << "the whole job may be ending";
   w.Job(w.job, JobState::kRunning);
+  w.After(1);
   const auto again = w.Sync(w.job, {});
   ASSERT_EQ(again.attempts_size(), 1);
   EXPECT_NE(again.attempts(0).token(), w.token);
@@ -168,6 +169,7 @@ TEST(Lifecycle, ARunFailsWhenItsRetriesAreUsedUp) {
   for (int attempt = 1; attempt <= 3; ++attempt) {
     w.Sync(w.job, {World::Ended(token, 137, v1::Attempt::RANK_KILLED)});
     w.Job(w.job, JobState::kRunning);
+    w.After(2);
     const auto desired = w.Sync(w.job);
     if (attempt < 3) token = desired.attempts(0).token();
   }
@@ -227,6 +229,7 @@ TEST(Lifecycle, ASilentWorkersRunIsNotTriedAgainBeforeItsAllocationIsOver) {
   w.Job(w.job, JobState::kCancelled);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
+  w.After(1);
   EXPECT_NE(w.AskedFor(), "");
 }
 
@@ -260,6 +263,8 @@ TEST(Lifecycle, AWorkerThatSpeaksStaysAlive) {
 
 TEST(Lifecycle, ARestartedWorkerThatDoesNotKnowTheAttemptHasLostIt) {
   OneRun w;
+  EXPECT_EQ(w.Sync(w.job, {}, "life-2").attempts_size(), 0);
+  w.After(1);
   const auto desired = w.Sync(w.job, {}, "life-2");
   ASSERT_EQ(desired.attempts_size(), 1);
   EXPECT_NE(desired.attempts(0).token(), w.token);
@@ -363,6 +368,50 @@ TEST(Lifecycle, AJobTheSchedulerForgotBeforeItBeganIsAskedForAgain) {
   w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
   w.Job(job, JobState::kUnknown);
   EXPECT_TRUE(w.Asked(job));
+}
+
+// Polls a job that the scheduler accepts and does not list for an hour. Returns the times of the submits.
+std::vector<db::Micros> SubmitsOfAForgottenJob(World& w, const std::string& job, size_t most) {
+  std::vector<db::Micros> submits;
+  const auto accept = [&] {
+    submits.push_back(w.now);
+    w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
+  };
+  accept();
+  for (int second = 0; second < 3600 && submits.size() < most; ++second) {
+    w.fx.submit.clear();
+    w.now += 1'000'000;
+    w.Job(job, JobState::kUnknown);
+    if (w.Asked(job)) accept();
+  }
+  return submits;
+}
+
+TEST(Lifecycle, AJobThatTheSchedulerForgetsAgainAndAgainIsSubmittedWithBackoffAndThenFails) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  const std::vector<db::Micros> submits = SubmitsOfAForgottenJob(w, job, 100);
+  ASSERT_EQ(submits.size(), 8u);
+  for (size_t i = 3; i < submits.size(); ++i)
+    EXPECT_GT(submits[i] - submits[i - 1], submits[i - 1] - submits[i - 2]) << i;
+  EXPECT_FALSE(w.state.allocation_by_token.contains(job));
+  const FailedAllocations& failed = w.study(id).failed_allocations.at(0);
+  EXPECT_EQ(failed.count, 1);
+  EXPECT_EQ(failed.reason,
+            "the scheduler accepted its job 8 times, and then did not list the job as pending or running");
+  w.After(10);
+  EXPECT_NE(w.AskedFor(), "") << "another allocation replaces it";
+}
+
+TEST(Lifecycle, AJobThatWasListedMayBeForgottenAgain) {
+  World w;
+  w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(SubmitsOfAForgottenJob(w, job, 7).size(), 7u) << round;
+    w.Job(job, JobState::kPending);
+  }
 }
 
 TEST(Lifecycle, ASchedulerThatIsAwayIsAskedAgainLaterAndSaysWhy) {
@@ -599,7 +648,7 @@ TEST(Lifecycle, AStudyWhoseFilesCannotBeWrittenIsPausedAndLosesNoRun) {
     w.Fail(v1::Attempt::STORAGE_ERROR);
   }
   EXPECT_THAT(w.study(w.id).row.pause_reason, HasSubstr("3 attempts in a row could not write their files: "));
-  EXPECT_EQ(w.study(w.id).queued.size(), 4u);
+  EXPECT_EQ(w.study(w.id).counts[static_cast<int>(db::RunState::kQueued)], 4);
   w.Job(w.job, JobState::kCompleted);
   ASSERT_TRUE(w.lifecycle.ResumeStudy(w.id, w.now, w.fx).ok());
   w.job = w.AskedFor();
@@ -687,6 +736,35 @@ TEST(Lifecycle, AClockThatIsSetForwardsIsNotCharged) {
   EXPECT_NEAR(CurrentUse(w.state, w.now).UsageOf("ann").node_seconds, 11, 0.1);
   EXPECT_NEAR(GpuSecondsOf(w.state, w.study(id), w.now), 2 * 11, 0.1);
   EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
+}
+
+TEST(Lifecycle, AClockThatIsSetForwardsDoesNotMakeARunLong) {
+  enum class End { kReported, kNotReported, kTimeLimit };
+  for (const End end : {End::kReported, End::kNotReported, End::kTimeLimit}) {
+    World w;
+    const int64_t id = w.Submit(World::Spec({1}, 3));
+    const std::string job = w.AskedFor();
+    w.Job(job, JobState::kRunning);
+    const auto desired = w.Sync(job);
+    const std::string token = desired.attempts(0).token();
+    w.Sync(job, {World::Running(token)});
+    w.After(10);
+    const db::Micros hours = 5 * 3'600'000'000;
+    w.now += hours;
+    w.lifecycle.MoveTimeouts(hours, hours);
+    w.After(10);
+    w.Report(token, 0, 0, 10, true);
+    auto ended = World::Ended(token);
+    if (end == End::kReported) ended.set_run_seconds(19);
+    if (end == End::kTimeLimit) {
+      w.Job(job, JobState::kTimeout);
+    } else {
+      w.Sync(job, {ended});
+      const db::RunRow& run = w.study(id).runs[0];
+      EXPECT_NEAR(1e-6 * static_cast<double>(run.finished - run.started), 20, 0.1) << "used after a restart";
+    }
+    EXPECT_NEAR(1e-6 * static_cast<double>(w.study(id).longest_of_all), 20, 1.1) << static_cast<int>(end);
+  }
 }
 
 TEST(Lifecycle, AllocationsThatAPauseCancelsAreNoFailures) {

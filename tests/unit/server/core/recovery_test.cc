@@ -88,6 +88,7 @@ TEST(Recovery, AnAttemptThatDidNotFinishKeepsItsPointsAndIsTriedAgain) {
   EXPECT_EQ(w.fx.batch.attempts.back().cause, db::Cause::kNodeFail);
   EXPECT_EQ(w.run().state, db::RunState::kQueued);
   EXPECT_THAT(w.run().message, HasSubstr("node-0 failed"));
+  w.After(1);
   EXPECT_NE(w.AskedFor(), "");
 }
 
@@ -141,6 +142,7 @@ TEST(Recovery, AnAllocationWhoseWorkerWasRestartedServesTheNextAttemptAfterIt) {
   part.next_rank = 1;
   w.Answer(request, std::move(part));
   EXPECT_EQ(w.fx.batch.attempts.back().cause, db::Cause::kWorkerLost);
+  w.After(1);
   const auto desired = w.Sync(w.job, {}, "life-2");
   ASSERT_EQ(desired.attempts_size(), 1);
   EXPECT_NE(desired.attempts(0).token(), w.token);

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/metrics/http_get.h"
+#include "tests/unit/server/rpc/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -64,6 +65,20 @@ TEST_F(HttpServerTest, ConnectionsAreBounded) {
   for (int i = 0; i < 40; ++i) idle.push_back(Connect());
   for (const int fd : idle) close(fd);
   EXPECT_THAT(Get("/metrics"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, AClockThatIsSetForwardsClosesNoConnection) {
+  const int fd = Connect();
+  const std::string begin = "GET /healthz HTTP/1.1\r\n", end = "Host: localhost\r\nConnection: close\r\n\r\n";
+  (void)!send(fd, begin.data(), begin.size(), MSG_NOSIGNAL);
+  EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200")) << "the server has accepted both connections";
+  const WallClockShift shift(3600);
+  server_->CloseOld();
+  (void)!send(fd, end.data(), end.size(), MSG_NOSIGNAL);
+  char answer[12] = "";
+  (void)!recv(fd, answer, sizeof answer, MSG_WAITALL);
+  close(fd);
+  EXPECT_EQ(std::string(answer, sizeof answer), "HTTP/1.1 200");
 }
 
 TEST_F(HttpServerTest, ScrapesInParallelAreAllAnswered) {

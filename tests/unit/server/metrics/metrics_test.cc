@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "server/metrics/exporter.h"
 #include "tests/unit/server/metrics/http_get.h"
+#include "tests/unit/server/services/api_methods.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -92,6 +93,27 @@ TEST(Metrics, MethodsOutsideTheApiShareOneSeries) {
   EXPECT_EQ(ValueOf(text, R"(scalelab_rpcs_total{code="UNKNOWN",method="other"})"), 100);
 }
 
+TEST(Metrics, EachMethodOfTheApiHasItsOwnSeries) {
+  Metrics metrics("1.2.3");
+  const auto services = ServicesOfTheApi();
+  ASSERT_GE(services.size(), 11u);
+  for (const auto* service : services) {
+    ASSERT_NE(service, nullptr);
+    for (int i = 0; i < service->method_count(); ++i) {
+      const std::string label = absl::StrCat(service->name(), "/", service->method(i)->name());
+      metrics.RpcEnded(absl::StrCat("/", service->full_name(), "/", service->method(i)->name()), 0,
+                       absl::Milliseconds(3));
+      EXPECT_EQ(
+          ValueOf(metrics.Text(), absl::StrCat(R"(scalelab_rpcs_total{code="OK",method=")", label, "\"}")), 1)
+          << label;
+    }
+  }
+  EXPECT_EQ(ValueOf(metrics.Text(), R"(scalelab_rpcs_total{code="OK",method="other"})"), 0);
+  EXPECT_EQ(
+      ValueOf(metrics.Text(), R"(scalelab_rpc_seconds_count{method="PredictionService/ListPredictions"})"),
+      1);
+}
+
 TEST(Metrics, TheStateIsCounted) {
   OneRun world(1);
   world.Submit(World::Spec({1, 2}));
@@ -158,6 +180,19 @@ TEST(Metrics, PromtoolAcceptsTheAlertsAndTheyNameExistingMetrics) {
   EXPECT_GT(names, 20u);
   if (!HasPromtool()) GTEST_SKIP() << kNoPromtool;
   EXPECT_EQ(Promtool("check rules " + file), "");
+}
+
+TEST(Metrics, TheAlertsNameExistingDocuments) {
+  std::ifstream stream(SCALELAB_SOURCE_DIR "/deploy/prometheus/alerts.yaml");
+  const std::string rules((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  size_t names = 0;
+  for (size_t at = 0; (at = rules.find("docs/", at)) != std::string::npos; ++names) {
+    const size_t end = rules.find(".md", at) + 3;
+    const std::string name = rules.substr(at, end - at);
+    EXPECT_EQ(access((SCALELAB_SOURCE_DIR "/" + name).c_str(), R_OK), 0) << name;
+    at = end;
+  }
+  EXPECT_GT(names, 0u);
 }
 
 // The service with metrics.

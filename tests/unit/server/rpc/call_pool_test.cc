@@ -1,9 +1,12 @@
 #include "server/rpc/call_pool.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <future>
+#include <string>
+#include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
@@ -92,6 +95,79 @@ TEST(CallPool, WorksOnOneSubjectBlockOneThreadOnly) {
   EXPECT_TRUE(other.WaitForNotificationWithTimeout(absl::Seconds(20)));
   release.Notify();
   ended.Wait();
+}
+
+// A pool of one thread, which is busy until Release.
+class BusyPool : public testing::Test {
+ protected:
+  BusyPool() {
+    pool_.Run([this](const absl::Status&) {
+      started_.Notify();
+      release_.WaitForNotification();
+    });
+    started_.WaitForNotification();
+  }
+  // Adds a work that notes its name.
+  absl::Status Run(const std::string& client, const std::string& name, const std::string& subject = "") {
+    absl::Status result;
+    pool_.Run(
+        [&, name](const absl::Status& status) {
+          if (status.ok())
+            order_.push_back(name);
+          else
+            result = status;
+        },
+        subject, client);
+    return result;
+  }
+  void Release() {
+    release_.Notify();
+    EXPECT_TRUE(pool_.Stop(absl::InfiniteDuration()));
+  }
+  absl::Notification started_, release_;
+  std::vector<std::string> order_;
+  CallPool pool_{"reads", 1, 16};
+};
+
+TEST_F(BusyPool, OneClientTakesAQuarterOfTheQueue) {
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Run("ann", "a").ok()) << i;
+  const absl::Status refused = Run("ann", "a");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("ann has 4 reads"));
+  EXPECT_TRUE(Run("bob", "b").ok());
+  for (int i = 0; i < 11; ++i) EXPECT_TRUE(Run("", "own").ok()) << "the service itself has no share";
+  EXPECT_EQ(pool_.waiting(), 16u);
+  EXPECT_EQ(Run("eve", "e").code(), absl::StatusCode::kResourceExhausted) << "the queue is full";
+  Release();
+  EXPECT_EQ(order_.size(), 16u);
+}
+
+TEST_F(BusyPool, ServesClientsInTurnAndTheWorksOfEachInOrder) {
+  for (const char* name : {"a1", "a2", "a3"}) ASSERT_TRUE(Run("ann", name).ok());
+  for (const char* name : {"b1", "b2"}) ASSERT_TRUE(Run("bob", name).ok());
+  ASSERT_TRUE(Run("eve", "e1").ok());
+  Release();
+  EXPECT_THAT(order_, testing::ElementsAre("a1", "b1", "e1", "a2", "b2", "a3"));
+}
+
+TEST(CallPool, AClientWhoseSubjectIsBusyMissesItsTurn) {
+  absl::Notification started, release;
+  CallPool pool("reads", 2, 16);
+  pool.Run(
+      [&](const absl::Status&) {
+        started.Notify();
+        release.WaitForNotification();
+      },
+      "disk", "ann");
+  started.WaitForNotification();
+  std::atomic<bool> blocked_ran = false;
+  absl::Notification others;
+  pool.Run([&](const absl::Status&) { blocked_ran = true; }, "disk", "ann");
+  pool.Run([&](const absl::Status&) {}, "", "bob");
+  pool.Run([&](const absl::Status&) { others.Notify(); }, "", "ann");
+  EXPECT_TRUE(others.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_FALSE(blocked_ran);
+  release.Notify();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "tests/unit/server/rpc/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -181,6 +182,26 @@ TEST_F(ListenerTest, ClosesAConnectionThatDoesNotAuthenticate) {
     pollfd polled{fd, POLLIN, 0};
     EXPECT_EQ(poll(&polled, 1, 0), 0) << "stays open";
   }
+}
+
+TEST_F(ListenerTest, ClosesAConnectionThatDoesNotAuthenticateAlsoAfterTheClockWasSetBack) {
+  ConnectionLimits limits;
+  limits.authentication_time = absl::Milliseconds(300);
+  Listen(limits);
+  Unix();
+  ASSERT_TRUE(Accepted(1)) << "the thread runs";
+  const WallClockShift shift(-3600);
+  EXPECT_TRUE(IsClosed(Tcp()));
+}
+
+TEST_F(ListenerTest, AClockThatIsSetForwardsClosesNoConnection) {
+  Listen({});
+  const int silent = Tcp();
+  ASSERT_TRUE(Accepted(1));
+  const WallClockShift shift(3600);
+  absl::SleepFor(absl::Milliseconds(200));  // sweeps are 20 ms apart
+  pollfd polled{silent, POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "stays open";
 }
 
 TEST_F(ListenerTest, ClosesAConnectionThatSendsTooMuchWithoutAuthentication) {

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/rpc/connections.h"
+#include "tests/unit/server/rpc/wall_clock.h"
 #include "tls/openssl.h"
 
 namespace scalelab::server {
@@ -67,7 +68,8 @@ class Client {
   }
   bool IsClosed() {
     char byte;
-    return recv(fd_, &byte, 1, 0) <= 0;
+    const ssize_t size = recv(fd_, &byte, 1, 0);
+    return size == 0 || (size < 0 && errno != EAGAIN);  // EAGAIN: the time limit of the socket
   }
   int fd() const { return fd_; }
   void EndSending() { SSL_shutdown(ssl_.get()); }
@@ -185,6 +187,12 @@ TEST_F(TlsRelayTest, AHandshakeThatTakesTooLongEndsTheConnection) {
   const auto client = Connect();
   EXPECT_TRUE(client->Handshake());
   EXPECT_GE(Plain(), 0);
+}
+
+TEST_F(TlsRelayTest, AHandshakeThatTakesTooLongEndsTheConnectionAlsoAfterTheClockWasSetBack) {
+  Start(absl::Milliseconds(200));
+  const WallClockShift shift(-3600);
+  EXPECT_TRUE(Connect()->IsClosed());
 }
 
 // Returns the bytes that `plain` takes until it takes none for half a second.

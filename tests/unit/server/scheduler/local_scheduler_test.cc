@@ -7,10 +7,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/scheduler/local_job.h"
+#include "server/time/clock.h"
 #include "tests/fakes/local_cluster.h"
+#include "tests/unit/worker/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -139,6 +142,32 @@ TEST(LocalScheduler, KeepsTheTimeLimitAfterARestart) {
   Submit(cluster, request);
   cluster.WaitForWorker();
   cluster.Restart();
+  cluster.WaitFor("job", State::kTimeout);
+}
+
+TEST(LocalScheduler, AClockThatIsSetForwardsEndsNoJob) {
+  LocalCluster cluster(/*slots=*/2);
+  JobRequest request = cluster.Request("job");
+  request.time_limit = absl::Hours(1);
+  Submit(cluster, request);
+  cluster.WaitForWorker();
+  const worker::WallClockShift shift(5 * 3600);
+  // The scheduler checks its jobs before it starts the next one.
+  Submit(cluster, cluster.Request("next"));
+  cluster.WaitForWorker();
+  ASSERT_TRUE(cluster.scheduler().Cancel({"next"}).ok());
+  cluster.WaitFor("next", State::kCancelled);
+  EXPECT_EQ(cluster.Status("job").state, State::kRunning);
+}
+
+TEST(LocalScheduler, AClockThatIsSetBackDelaysNeitherTheTimeLimitNorSigkill) {
+  LocalCluster cluster;
+  cluster.set_mode("stubborn");
+  JobRequest request = cluster.Request("job");
+  request.time_limit = absl::Milliseconds(500);
+  Submit(cluster, request);
+  cluster.WaitForWorker();
+  const worker::WallClockShift shift(-3600);
   cluster.WaitFor("job", State::kTimeout);
 }
 
@@ -335,7 +364,7 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
   JobRecord record;
   record.slots = 3;
   record.gpus = {"1", "GPU-5"};
-  record.deadline = absl::FromUnixMicros(1'795'000'000'000'000);
+  record.deadline = absl::Hours(100);
   record.boot_id = "boot";
   record.state = State::kTimeout;
   record.reason = "why";
@@ -347,6 +376,10 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read.boot_id, "boot");
   EXPECT_EQ(read.state, State::kTimeout);
   EXPECT_EQ(read.reason, "why");
+  std::ofstream(directory + "/job.json")  // as an earlier version wrote it
+      << R"({"deadline": )" << absl::ToUnixMicros(absl::Now() + absl::Hours(1)) << "}";
+  EXPECT_NEAR(absl::ToDoubleSeconds((*ReadJobRecord(directory))->deadline - Clock::System().Steady()), 3600,
+              10);
   std::ofstream(directory + "/job.json")
       << "{\"slots\": ";  // a partial file, as after a crash of the machine
   EXPECT_EQ((*ReadJobRecord(directory))->state, State::kRunning);

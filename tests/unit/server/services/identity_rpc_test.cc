@@ -1,10 +1,17 @@
 // Tests of identities and permissions over real sockets: every method, with the tokens of several users.
+#include <set>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "proto/status.h"
 #include "scalelab/v1/admin.grpc.pb.h"
+#include "scalelab/v1/analysis.grpc.pb.h"
+#include "scalelab/v1/archive.grpc.pb.h"
 #include "scalelab/v1/auth.grpc.pb.h"
+#include "scalelab/v1/prediction.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
 #include "server/identity/secrets.h"
+#include "tests/unit/server/services/api_methods.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -21,7 +28,7 @@ using testing::SizeIs;
 // A method that concerns one study or run.
 struct Method {
   std::string name;
-  bool changes;
+  bool changes;  // or is for the owner and admins for another reason
   std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> call;
 };
 
@@ -37,8 +44,9 @@ Method Unary(const std::string& name, bool changes, Request request,
 template <typename Service, typename Request, typename Response>
 Method Stream(const std::string& name, Request request,
               std::unique_ptr<grpc::ClientReader<Response>> (Service::Stub::*method)(grpc::ClientContext*,
-                                                                                     const Request&)) {
-  return {name, false, [=](const auto& channel, grpc::ClientContext* context) {
+                                                                                     const Request&),
+              bool controls = false) {
+  return {name, controls, [=](const auto& channel, grpc::ClientContext* context) {
             const auto stub = Service::NewStub(channel);
             auto reader = ((*stub).*method)(context, request);
             Response response;
@@ -58,6 +66,9 @@ Request Named(const std::string& name) {
 
 // All methods that concern the study, and its first run.
 std::vector<Method> MethodsAbout(const std::string& study, const std::string& run) {
+  using v1::AnalysisService;
+  using v1::ArchiveService;
+  using v1::PredictionService;
   using v1::ResultService;
   using v1::RunService;
   using v1::StudyService;
@@ -67,6 +78,17 @@ std::vector<Method> MethodsAbout(const std::string& study, const std::string& ru
   curve.set_study(study);
   v1::ReadPointsRequest points;
   points.set_run(run);
+  v1::CompareCellsRequest compare;
+  compare.add_studies(study);
+  compare.set_axis("engine");
+  v1::AdviseRanksRequest advise;
+  advise.set_study(study);
+  v1::CreatePredictionsRequest predict;
+  predict.set_study(study);
+  v1::ListPredictionsRequest predictions;
+  predictions.set_study(study);
+  v1::SetStudyPriorityRequest priority = Named<v1::SetStudyPriorityRequest>(study);
+  priority.set_priority(-1);
   return {
       Unary<StudyService>("GetStudy", false, Named<v1::GetStudyRequest>(study),
                           &StudyService::Stub::GetStudy),
@@ -81,6 +103,19 @@ std::vector<Method> MethodsAbout(const std::string& study, const std::string& ru
       Stream<RunService>("ReadRunLog", Named<v1::ReadRunLogRequest>(run), &RunService::Stub::ReadRunLog),
       Unary<ResultService>("GetCurve", false, curve, &ResultService::Stub::GetCurve),
       Stream<ResultService>("ReadPoints", points, &ResultService::Stub::ReadPoints),
+      Unary<AnalysisService>("CompareCells", false, compare, &AnalysisService::Stub::CompareCells),
+      Unary<AnalysisService>("AdviseRanks", false, advise, &AnalysisService::Stub::AdviseRanks),
+      Unary<PredictionService>("ListPredictions", false, predictions,
+                               &PredictionService::Stub::ListPredictions),
+      Unary<PredictionService>("CreatePredictions", true, predict,
+                               &PredictionService::Stub::CreatePredictions),
+      Stream<ArchiveService>("ReadArchive", Named<v1::ReadArchiveRequest>(study),
+                             &ArchiveService::Stub::ReadArchive, /*controls=*/true),
+      Unary<StudyService>("HoldStudy", true, Named<v1::HoldStudyRequest>(study),
+                          &StudyService::Stub::HoldStudy),
+      Unary<StudyService>("ReleaseStudy", true, Named<v1::ReleaseStudyRequest>(study),
+                          &StudyService::Stub::ReleaseStudy),
+      Unary<StudyService>("SetStudyPriority", true, priority, &StudyService::Stub::SetStudyPriority),
       Unary<RunService>("RetryRun", true, Named<v1::RetryRunRequest>(run), &RunService::Stub::RetryRun),
       Unary<RunService>("CancelRun", true, Named<v1::CancelRunRequest>(run), &RunService::Stub::CancelRun),
       Unary<StudyService>("ResumeStudy", true, Named<v1::ResumeStudyRequest>(study),
@@ -92,6 +127,36 @@ std::vector<Method> MethodsAbout(const std::string& study, const std::string& ru
       Unary<StudyService>("DeleteStudy", true, Named<v1::DeleteStudyRequest>(study),
                           &StudyService::Stub::DeleteStudy),
   };
+}
+
+// Returns whether a request has a field for the name of a study or run: `name`, `parent`, or one like `target_study`.
+bool NamesAStudyOrRun(const google::protobuf::Descriptor& request) {
+  for (int i = 0; i < request.field_count(); ++i) {
+    const auto& field = *request.field(i);
+    if (field.type() != google::protobuf::FieldDescriptor::TYPE_STRING) continue;
+    for (const absl::string_view word : absl::StrSplit(field.name(), '_')) {
+      if (word == "name" || word == "parent" || word == "study" || word == "studies" || word == "run" ||
+          word == "runs")
+        return true;
+    }
+  }
+  return false;
+}
+
+TEST(MethodsAbout, AStudyOrRunAreAllInTheTable) {
+  std::set<std::string> table, found;
+  for (const Method& method : MethodsAbout("studies/1", "runs/1")) table.insert(method.name);
+  const auto services = ServicesOfTheApi();
+  ASSERT_GE(services.size(), 11u);
+  for (const auto* service : services) {
+    ASSERT_NE(service, nullptr);
+    for (int i = 0; i < service->method_count(); ++i) {
+      const auto& method = *service->method(i);
+      if (NamesAStudyOrRun(*method.input_type())) found.insert(method.name());
+    }
+  }
+  found.erase("RevokeToken");  // its name is that of a token
+  EXPECT_EQ(table, found);
 }
 
 class IdentityRpcTest : public RpcServerTest {
@@ -408,6 +473,49 @@ TEST_F(IdentityRpcTest, TheAuditLogHasChangesAndRefusedCalls) {
   EXPECT_EQ(
       v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("bob-submit").get(), {}, &list).error_code(),
       grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(IdentityRpcTest, PredictionsAreStoredForOwnStudiesAndOnlyShownForOthers) {
+  ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
+  ASSERT_TRUE(Create("alice-submit", Study(false)).ok());
+  const auto predict = [&](const std::string& token, const std::string& source, const std::string& target,
+                           bool validate_only) {
+    v1::CreatePredictionsRequest request;
+    request.set_study(source);
+    request.set_target_study(target);
+    request.set_validate_only(validate_only);
+    v1::CreatePredictionsResponse response;
+    const auto stub = v1::PredictionService::NewStub(Tcp());
+    return stub->CreatePredictions(Context(token).get(), request, &response).error_code();
+  };
+  const auto refused = grpc::StatusCode::PERMISSION_DENIED;
+  for (const char* token : {"alice-submit", "alice-read", "vera-read", "bob-read"}) {
+    EXPECT_EQ(predict(token, "studies/1", "", true), grpc::StatusCode::OK) << token;
+    EXPECT_EQ(predict(token, "studies/1", "", false), refused) << token;
+  }
+  // The predictions belong to the target; the results of the source are only read.
+  EXPECT_EQ(predict("alice-submit", "studies/1", "studies/2", false), grpc::StatusCode::OK);
+  EXPECT_EQ(predict("bob-submit", "studies/1", "studies/2", false), refused);
+  EXPECT_EQ(predict("bob-submit", "studies/1", "", false), grpc::StatusCode::OK);
+}
+
+TEST_F(IdentityRpcTest, AForgedSecretOfAnAllocationIsInTheAuditLog) {
+  const auto stub = v1::WorkerService::NewStub(Tcp());
+  const auto forged = [&] {
+    auto context = Context("forged");
+    context->AddMetadata("x-scalelab-allocation", "some-allocation");
+    return context;
+  };
+  for (int i = 0; i < 50; ++i) {
+    v1::SynchronizeResponse desired;
+    EXPECT_EQ(stub->Synchronize(forged().get(), {}, &desired).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    v1::ReportEventsResponse stored;
+    EXPECT_EQ(stub->ReportEvents(forged().get(), {}, &stored).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+  }
+  EXPECT_THAT(AuditEntries(true), testing::UnorderedElementsAre(" Synchronize  UNAUTHENTICATED x50",
+                                                                " ReportEvents  UNAUTHENTICATED x50"));
 }
 
 TEST_F(IdentityRpcTest, AThousandWrongTokensAreAFewAuditEntries) {

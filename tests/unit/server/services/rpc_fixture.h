@@ -65,6 +65,15 @@ class WatchedStore final : public ForwardingStore {
     mutex_.Await(absl::Condition(
         +[](int* waiting) { return *waiting > 0; }, &waiting_));
   }
+  // Returns the number of reads that are held.
+  int held() {
+    absl::MutexLock lock(&mutex_);
+    return waiting_;
+  }
+  void FailCommits(bool fail) { fail_commits_ = fail; }
+  absl::Status Commit(const db::WriteBatch& batch) override {
+    return fail_commits_ ? absl::UnavailableError("the disk is full") : ForwardingStore::Commit(batch);
+  }
   void set_core(std::thread::id core) {
     absl::MutexLock lock(&mutex_);
     core_ = core;
@@ -90,6 +99,7 @@ class WatchedStore final : public ForwardingStore {
     ++reads_;
   }
 
+  std::atomic<bool> fail_commits_ = false;
   absl::Mutex mutex_;
   int may_pass_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<int>::max();
   int reads_ ABSL_GUARDED_BY(mutex_) = 0;

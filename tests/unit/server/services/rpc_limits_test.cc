@@ -3,7 +3,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "scalelab/v1/result.grpc.pb.h"
+#include "server/identity/secrets.h"
 #include "tests/fakes/hanging_directory.h"
+#include "tests/unit/server/rpc/wall_clock.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -22,6 +24,13 @@ class RpcLimitsTest : public RpcServerTest {
       absl::SleepFor(absl::Milliseconds(5));
     }
     return condition();
+  }
+  // Returns the number of calls that wait for a thread of the pool.
+  int Queued(const std::string& pool) {
+    for (const auto& [name, calls] : rpc_->queued_calls()) {
+      if (name == pool) return static_cast<int>(calls);
+    }
+    return -1;
   }
   grpc::Status Create(v1::CreateStudyRequest request, v1::CreateStudyResponse* created) {
     return v1::StudyService::NewStub(Unix())->CreateStudy(Context().get(), request, created);
@@ -83,6 +92,74 @@ TEST_F(RpcLimitsTest, ManyBlockedReadsDelayNeitherTheCoreNorOtherCalls) {
             grpc::StatusCode::UNAUTHENTICATED);
   store_->Release();
   for (auto& call : blocked) EXPECT_TRUE(call.get().ok());
+}
+
+TEST_F(RpcLimitsTest, LargeRequestsOfOneUserLeaveRoomForAnother) {
+  for (const char* user : {"alice", "bob"}) {
+    db::TokenRow row;
+    row.user = user;
+    row.scope = static_cast<int>(Scope::kSubmit);
+    row.hash = Sha256(user);
+    ASSERT_TRUE(store_->PutToken(row).ok());
+  }
+  Serve(Options());
+  Submit();
+  store_->HoldAfter(0);
+  v1::GetCurveRequest curve;
+  curve.set_study("studies/1");
+  std::vector<std::future<void>> of_alice;
+  std::atomic<int> refused = 0;
+  for (int i = 0; i < 70; ++i) {
+    of_alice.push_back(std::async(std::launch::async, [&] {
+      v1::GetCurveResponse response;
+      const auto status =
+          v1::ResultService::NewStub(Tcp())->GetCurve(Context("alice").get(), curve, &response);
+      refused += status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+    }));
+  }
+  // Two are in progress.
+  ASSERT_TRUE(Eventually([&] { return Queued("heavy") + refused + 2 == 70; })) << refused;
+  EXPECT_EQ(Queued("heavy"), 16);
+  auto of_bob = std::async(std::launch::async, [&] {
+    v1::CreateStudyRequest request;
+    *request.mutable_spec() = World::Spec({1});
+    v1::CreateStudyResponse created;
+    return v1::StudyService::NewStub(Tcp())->CreateStudy(Context("bob").get(), request, &created);
+  });
+  EXPECT_TRUE(Eventually([&] { return Queued("heavy") == 17; }));
+  store_->Release();
+  const grpc::Status status = of_bob.get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  for (auto& call : of_alice) call.get();
+}
+
+TEST_F(RpcLimitsTest, LogsThatHangDelayNoSubmission) {
+  store_->HoldAfter(0);
+  std::vector<std::future<void>> logs;
+  for (int run = 1; run <= 12; ++run) {
+    logs.push_back(std::async(std::launch::async, [this, run] {
+      v1::ReadRunLogRequest request;
+      request.set_name(absl::StrCat("runs/", run));
+      auto context = Context();
+      v1::ReadRunLogResponse response;
+      auto reader = v1::RunService::NewStub(Unix())->ReadRunLog(context.get(), request);
+      while (reader->Read(&response)) {
+      }
+      (void)reader->Finish();
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return store_->held() == 8; })) << "as many as the pool has threads";
+  v1::PlanStudyRequest plan;
+  *plan.mutable_spec() = World::Spec({1});
+  (*plan.mutable_spec()->mutable_fixed()->mutable_fields())["engine"].set_string_value("pytorch/ddp");
+  v1::PlanStudyResponse planned;
+  auto context = Context();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  const grpc::Status status = v1::StudyService::NewStub(Unix())->PlanStudy(context.get(), plan, &planned);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("engine pytorch/ddp cannot run here"));
+  store_->Release();
+  for (auto& log : logs) log.get();
 }
 
 TEST_F(RpcLimitsTest, ADataSetOnAFilesystemThatHangsDelaysNoOtherStudy) {
@@ -303,6 +380,48 @@ TEST_F(RpcLimitsTest, TheHealthCheckReportsACoreThreadThatDoesNotAnswer) {
   EXPECT_TRUE(Eventually([&] { return Call(method, "") == std::string("\x08\x02"); }));
   release.set_value();
   EXPECT_TRUE(Eventually([&] { return Call(method, "") == std::string("\x08\x01"); }));
+}
+
+TEST_F(RpcLimitsTest, TheHealthCheckIsRightAfterTheClockWasSetBack) {
+  RpcServerOptions options = Options();
+  options.stuck_after = absl::Milliseconds(200);
+  Serve(options);
+  std::promise<void> release;
+  coordinator_->Read([released = release.get_future().share()](const State*) { released.wait(); });
+  ASSERT_TRUE(Eventually([&] { return rpc_->problem() == "core_thread"; }));
+  const WallClockShift shift(-3600);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_EQ(rpc_->problem(), "core_thread") << i;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  release.set_value();
+  EXPECT_TRUE(Eventually([&] { return rpc_->problem().empty(); }));
+}
+
+TEST_F(RpcLimitsTest, TheHealthCheckReportsADatabaseThatCannotBeWritten) {
+  RpcServerOptions options = Options();
+  options.stuck_after = absl::Milliseconds(200);
+  Serve(options);
+  Submit();
+  store_->FailCommits(true);
+  v1::CreateStudyResponse created;
+  EXPECT_FALSE(Create(Creation("ann", ""), &created).ok());
+  EXPECT_TRUE(Eventually([&] { return rpc_->problem() == "database"; }));
+  store_->FailCommits(false);
+  Submit();
+  EXPECT_TRUE(Eventually([&] { return rpc_->problem().empty(); }));
+}
+
+TEST_F(RpcLimitsTest, TheHealthCheckReportsThatNoCallsOfWorkersAreTaken) {
+  RpcServerOptions options = Options();
+  options.stuck_after = absl::Milliseconds(200);
+  Serve(options);
+  // The threads note once a second that they take calls; until then they seem to have stopped.
+  EXPECT_TRUE(Eventually([&] {
+    clock_.seconds += 3600;
+    return rpc_->problem() == "worker_calls";
+  }));
+  EXPECT_TRUE(Eventually([&] { return rpc_->problem().empty(); }));
 }
 
 TEST_F(RpcLimitsTest, TheServiceOfWorkersNotesOnceASecondThatItTakesCalls) {

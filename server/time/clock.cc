@@ -1,4 +1,4 @@
-#include "server/core/time/clock.h"
+#include "server/time/clock.h"
 
 #include <chrono>
 
