@@ -17,11 +17,11 @@ class ClientCall {
  public:
   // `action`: the method, for example "CancelStudy". `changes`: whether the call changes something if it succeeds.
   // `pool_client`: the user if it is empty.
-  ClientCall(Identity caller, std::string action, bool changes, std::string pool_client = "")
+  ClientCall(Identity caller, std::string action, bool changes, const std::string& pool_client = "")
       : caller_(std::move(caller)),
         action_(std::move(action)),
         changes_(changes),
-        pool_client_(pool_client.empty() ? caller_.user : std::move(pool_client)) {}
+        pool_client_(pool_client.empty() ? caller_.user : pool_client) {}
 
   const Identity& caller() const { return caller_; }
   const std::string& action() const { return action_; }
