@@ -101,7 +101,7 @@ std::string ExcludedNodes(const SlurmScriptOptions& options, const JobRequest& r
   return absl::StrCat(given, given.empty() ? "" : ",", absl::StrJoin(request.excluded_nodes, ","));
 }
 
-std::string Clock(absl::Duration limit) {
+std::string TimeLimitText(absl::Duration limit) {
   const int64_t minutes = absl::ToInt64Minutes(limit);
   return absl::StrFormat("%d-%02d:%02d:00", minutes / 1440, minutes / 60 % 24, minutes % 60);
 }
@@ -131,7 +131,7 @@ std::string SlurmScript(const SlurmScriptOptions& options, const JobRequest& req
     add("gres", absl::StrCat("gpu:", gpus));
   if (request.memory_mib > 0) add("mem", absl::StrCat(request.memory_mib, "M"));
   const absl::Duration limit = WholeMinutes(request.time_limit);
-  add("time", Clock(limit));
+  add("time", TimeLimitText(limit));
   if (!request.partition.empty()) add("partition", request.partition);
   if (request.exclusive) add("exclusive", "");
   add("signal", absl::StrCat("B:TERM@", absl::ToInt64Seconds(WarningBeforeEnd(limit))));
