@@ -93,7 +93,7 @@ struct HttpServer::Impl {
   MHD_Daemon* daemon = nullptr;
   int port = 0;
   absl::Mutex mutex;
-  std::map<int, absl::Duration> opened ABSL_GUARDED_BY(mutex);  // SteadyTime, by descriptor
+  std::map<int, absl::Duration> opened ABSL_GUARDED_BY(mutex);  // Clock::Steady, by descriptor
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -13,7 +13,8 @@ inline constexpr size_t kRelayBlock = 16 << 10;
 
 class TlsConnection {
  public:
-  // Takes ownership of `tcp`. `handshake_limit` is a time of Clock::Steady. `epoll` reports events of the sockets with the data 2 * `id` or 2 * `id` + 1.
+  // Takes ownership of `tcp`. `handshake_limit` is a time of Clock::Steady. `epoll` reports events of the sockets with the
+  // data 2 * `id` or 2 * `id` + 1.
   TlsConnection(SSL_CTX* context, int epoll, uint64_t id, int tcp, absl::Duration handshake_limit);
   ~TlsConnection();  // closes its sockets
   TlsConnection(const TlsConnection&) = delete;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/worker/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -313,7 +313,7 @@ TEST_F(SlurmFaults, AClockThatIsSetForwardsDoesNotMakeAJobCountAsGone) {
   ASSERT_TRUE(Submit("a").ok());
   slurm_.Forget("1");
   EXPECT_EQ(Status("a").state, State::kPending);
-  const worker::WallClockShift shift(3600);
+  const WallClockShift shift(3600);
   EXPECT_EQ(Status("a").state, State::kPending);
 }
 

@@ -14,8 +14,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "tests/fakes/wall_clock.h"
 #include "tests/unit/worker/temp_dir.h"
-#include "tests/unit/worker/wall_clock.h"
 
 namespace scalelab::worker {
 namespace {

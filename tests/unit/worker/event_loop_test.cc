@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "tests/unit/worker/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::worker {
 namespace {

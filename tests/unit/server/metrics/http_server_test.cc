@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/wall_clock.h"
 #include "tests/unit/server/metrics/http_get.h"
-#include "tests/unit/server/rpc/wall_clock.h"
 
 namespace scalelab::server {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "tests/unit/server/rpc/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::server {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/rpc/connections.h"
-#include "tests/unit/server/rpc/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 #include "tls/openssl.h"
 
 namespace scalelab::server {

@@ -13,7 +13,7 @@
 #include "server/scheduler/local_job.h"
 #include "server/time/clock.h"
 #include "tests/fakes/local_cluster.h"
-#include "tests/unit/worker/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -151,7 +151,7 @@ TEST(LocalScheduler, AClockThatIsSetForwardsEndsNoJob) {
   request.time_limit = absl::Hours(1);
   Submit(cluster, request);
   cluster.WaitForWorker();
-  const worker::WallClockShift shift(5 * 3600);
+  const WallClockShift shift(5 * 3600);
   // The scheduler checks its jobs before it starts the next one.
   Submit(cluster, cluster.Request("next"));
   cluster.WaitForWorker();
@@ -167,7 +167,7 @@ TEST(LocalScheduler, AClockThatIsSetBackDelaysNeitherTheTimeLimitNorSigkill) {
   request.time_limit = absl::Milliseconds(500);
   Submit(cluster, request);
   cluster.WaitForWorker();
-  const worker::WallClockShift shift(-3600);
+  const WallClockShift shift(-3600);
   cluster.WaitFor("job", State::kTimeout);
 }
 

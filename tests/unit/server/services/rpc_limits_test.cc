@@ -5,7 +5,7 @@
 #include "scalelab/v1/result.grpc.pb.h"
 #include "server/identity/secrets.h"
 #include "tests/fakes/hanging_directory.h"
-#include "tests/unit/server/rpc/wall_clock.h"
+#include "tests/fakes/wall_clock.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace scalelab::server {
+namespace scalelab {
 
 inline std::atomic<int64_t> wall_clock_shift = 0;  // seconds that are added to the wall clock
 
@@ -36,10 +36,10 @@ class WallClockShift {
   }
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab
 
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   const long result = syscall(SYS_clock_gettime, clock, now);
-  if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += scalelab::server::wall_clock_shift;
+  if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += scalelab::wall_clock_shift;
   return static_cast<int>(result);
 }
