@@ -14,8 +14,8 @@ namespace {
 
 using Execute = v1::ServeResponse::Execute;
 
-constexpr int kMaxArguments = 1100;         // scancel of 1000 jobs
-constexpr size_t kMaxArgument = 100 << 10;  // sacct of 2000 names
+constexpr int kMaxArguments = 1100;         // enough for scancel with 1000 jobs
+constexpr size_t kMaxArgument = 100 << 10;  // enough for sacct with 2000 names
 constexpr size_t kMaxScript = size_t{1} << 20;
 
 // An option that a program may get: exactly `name`, or `name` and a value if it ends with '='.
@@ -116,7 +116,7 @@ absl::Status CheckScancel(const Execute& execute, const std::string& own) {
   if (!name.empty() && !IsJobName(name))
     return Refuse("scancel", absl::StrCat(Quoted(name), " is not the name of an allocation's job"));
   const bool ids = std::any_of(execute.arguments().begin(), execute.arguments().end(), IsJobId);
-  // With the user alone, it would cancel all jobs of the user.
+  // Without names and ids, scancel would cancel all jobs of the user.
   if (name.empty() && !ids) return Refuse("scancel", "needs the name or the ids of jobs");
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// Checks the commands of the coordinator. Pure.
+// Checks the commands of the coordinator. The functions are pure.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace scalelab::agent {
 // The user for whom commands are executed.
 struct User {
   uid_t uid = 0;
-  std::string directory;  // of its jobs and attempts, absolute
+  std::string directory;  // absolute path of the directory of the user's jobs and attempts
 };
 
 // A command that may be executed, without a shell.
@@ -24,9 +24,9 @@ struct Command {
   std::string job;  // sbatch: the name of the job, whose directory is <user directory>/allocations/<job>
 };
 
-// Returns the command, or INVALID_ARGUMENT with the reason why it is not executed. Only options that the coordinator uses
-// are allowed: sbatch takes a script from standard input, with a job name and its directory; squeue, sacct and scancel are
-// limited to the user's own jobs; scontrol only shows.
+// Returns the command, or INVALID_ARGUMENT with the reason why it is not executed. Only options that the
+// coordinator uses are allowed: sbatch takes a script from standard input, with a job name and its directory;
+// squeue, sacct and scancel are limited to the user's own jobs; of scontrol, only `show` is allowed.
 absl::StatusOr<Command> CheckCommand(const v1::ServeResponse::Execute& execute, const User& user);
 
 // Returns OK if `path` is absolute and below `directory`, without "." and "..".

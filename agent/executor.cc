@@ -10,7 +10,8 @@
 namespace scalelab::agent {
 namespace {
 
-// The coordinator accepts messages of 4 MiB.
+// Limit of the output of a program. The answer must fit into a message, and the coordinator accepts messages
+// of at most 4 MiB.
 constexpr size_t kMaxOutput = 3 << 20;
 constexpr size_t kMaxErrors = 64 << 10;
 constexpr int64_t kMaxTimeoutMs = 300'000;

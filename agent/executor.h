@@ -26,7 +26,7 @@ class Executor {
   server::CommandRunner& runner_;
 };
 
-// Describes a request in one line, without secrets: for the log.
+// Returns one line for the log that describes a request. It contains no secrets.
 std::string Describe(const v1::ServeResponse& request);
 
 }  // namespace scalelab::agent

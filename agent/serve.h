@@ -21,9 +21,9 @@ struct ServeOptions {
   std::function<void(const std::string& line)> log;
 };
 
-// Answers requests until the connection ends, and returns how it ended. Blocks. Ends the connection if this process was
-// suspended for a while: the coordinator may have given up requests that arrive late, and a submission must not be made
-// after that.
+// Answers requests until the connection ends, and returns how it ended. Blocks. Ends the connection if this
+// process was suspended for a while: the coordinator may have given up requests that arrive late, and a
+// submission must not be made after that.
 grpc::Status Serve(v1::AgentService::Stub& stub, std::unique_ptr<grpc::ClientContext> context,
                    const ServeOptions& options);
 

@@ -9,8 +9,8 @@
 
 namespace scalelab::agent {
 
-// Creates the directory for this user only if it does not exist. Returns FAILED_PRECONDITION if it is not a directory of
-// this user.
+// Creates the directory for this user only if it does not exist. Returns FAILED_PRECONDITION if it is not a
+// directory of this user.
 absl::Status MakeUserDirectory(const std::string& directory);
 
 // Creates the directory of a job, `directory`/allocations/`job`, and writes its script there. `directory` must exist.

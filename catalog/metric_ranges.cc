@@ -8,8 +8,8 @@
 namespace scalelab {
 namespace {
 
-// The upper limits are far above what any machine reaches: a million GPUs with a million samples/s each, 30 years, an
-// exabyte.
+// The upper limits are far above what any machine reaches: a million GPUs with a million samples/s each, 30
+// years, an exabyte.
 constexpr double kMostSamples = 1e12, kMostSeconds = 1e9, kMostBytes = 1e18, kMostJoules = 1e18;
 constexpr MetricRange kRanges[] = {
     {"run/throughput", 0, kMostSamples, true},

@@ -11,7 +11,7 @@ namespace scalelab {
 struct MetricRange {
   absl::string_view name;
   double min, max;
-  bool above_min = false;  // min itself is impossible
+  bool above_min = false;  // whether a value must be greater than min
 
   // Returns whether the metric can have this value; false for NaN.
   bool Contains(double value) const { return value <= max && (above_min ? value > min : value >= min); }

@@ -58,8 +58,8 @@ bool IsInteger(ParameterType type);
 
 // Returns "text", "whole number", "number", "true or false", "list of texts" or "mapping".
 absl::string_view TypeName(ParameterType type);
-// Returns protobuf's name of the type, or of a list's elements: "string", "int32", "int64", "double", "bool",
-// "google.protobuf.Struct".
+// Returns protobuf's name of the type, or of a list's elements: "string", "int32", "int64",
+// "double", "bool", "google.protobuf.Struct".
 absl::string_view ScalarTypeName(ParameterType type);
 // Returns the default as text: "25", "0.1", "fp32", "true", or "" where there is none.
 std::string DefaultText(const RunParameter& parameter);

@@ -92,8 +92,9 @@ std::vector<std::string> FindInGroups(const CLI::App& app, const std::string& wo
   return found;
 }
 
-// Suggests a command for the first unknown command in `arguments`. Empty when no known name is similar. With `missing`, the
-// program found no command, so it returns the known ones instead. Sets `path` to the command that the arguments name.
+// Returns a suggestion for the first unknown command in `arguments`, or "" if no known name is similar. If
+// `missing` is set, the command line lacks a subcommand, and the function returns the list of known
+// subcommands instead. Sets `path` to the command that the arguments name.
 std::string Suggestion(const CLI::App& app, const std::vector<std::string>& arguments, bool missing,
                        std::string& path) {
   const CLI::App* at = &app;

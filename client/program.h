@@ -17,7 +17,7 @@ namespace scalelab::client {
 // Returns an ExitCode.
 int RunProgram(const std::vector<std::string>& arguments, Io io);
 
-// Calls `visit` with the definition of the command line. For the manual.
+// Calls `visit` with the definition of the command line. The generator of the manual pages uses it.
 void VisitCommandLine(const std::function<void(const CLI::App&)>& visit);
 
 }  // namespace scalelab::client

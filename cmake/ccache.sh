@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compiles through ccache: cmake/ccache.sh COMPILER ARGUMENT...
-# ccache caches precompiled headers only with this sloppiness. DEPEND avoids the preprocessor in a first build. With EXTSUM ccache
+# Without this value of CCACHE_SLOPPINESS, ccache does not cache code that uses precompiled headers. DEPEND avoids the preprocessor in a first build. With EXTSUM ccache
 # reads the checksum file of a precompiled header; otherwise it would read hundreds of MiB for each file that uses the header.
 export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 CCACHE_PCH_EXTSUM=1
 ccache "$@" || exit

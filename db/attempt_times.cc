@@ -27,12 +27,13 @@ struct Candidate {
 #define SCALELAB_CANDIDATES \
   "SELECT id, created, started, finished, first_run_id, last_run_id FROM study WHERE "
 
-// Number of studies in a row that were created too early, after which a search ends. A restored study is older than its
-// id, so that one such study says nothing about those before it.
+// A search ends after this number of consecutive studies that were created too early. One such study does not
+// suffice: it may be a restored study, which got its id long after it was created.
 constexpr int kTooOldInARow = 64;
 
-// Collects the studies that overlap in time with `study`. Ids rise with the time of creation, except those of restored
-// studies, so that a search from the study in both directions has an end; older studies that have not ended have an index.
+// Collects the studies that overlap in time with `study`. Ids increase with the time of creation, except for
+// restored studies. The function therefore searches from the id of `study` in both directions, until studies
+// are too old or too new. An index finds the older studies that have not ended.
 absl::Status FindOverlapping(Database& db, const Candidate& study, std::vector<Candidate>& overlapping) {
   Candidate other;
   const auto add = [&] {
@@ -69,16 +70,16 @@ absl::Status FindOverlapping(Database& db, const Candidate& study, std::vector<C
   return open.status();
 }
 
-// Collects the times of attempts that overlap with the time from `from` to `to`.
+// Collects the times of the attempts that overlap with the interval from `from` to `to`.
 class OverlappingTimes {
  public:
   OverlappingTimes(Database& db, Micros from, Micros to)
       : from_(from), to_(to), attempts_(db, "SELECT assigned, finished FROM attempt WHERE run_id = ?") {}
 
-  // Adds the attempts of a run. `time` is that of the run.
+  // Adds the attempts of a run. `time` is the time of the run itself.
   absl::Status AddRun(int64_t id, RunState state, int attempts, AttemptTime time) {
     if (attempts == 0) return absl::OkStatus();
-    // The only attempt of such a run has the times of the run.
+    // If the run has only one attempt, the attempt has the times of the run, and the query is not needed.
     if (attempts == 1 && (state == RunState::kSucceeded || state == RunState::kRunning)) {
       Add(time);
       return absl::OkStatus();
@@ -106,7 +107,7 @@ class OverlappingTimes {
   std::vector<AttemptTime> times_;
 };
 
-// Adds the attempts of a study whose runs are in the database only.
+// Adds the attempts of a study whose runs are not in memory.
 absl::Status AddStudy(Database& db, const Candidate& study, OverlappingTimes& times) {
   Statement runs(db,
                  "SELECT id, state, attempts, started, finished FROM run WHERE id BETWEEN ? AND ? AND "

@@ -16,8 +16,8 @@
 namespace scalelab::db {
 namespace {
 
-// With a rollback journal, the lock is only free between two commits, which is rare for a busy service on
-// a slow disk.
+// With a rollback journal, the lock is free only between two commits. With a busy service on a slow disk,
+// that happens rarely.
 constexpr int kBackupTimeoutMs = 30'000;
 
 // Waits a millisecond for a lock, up to the timeout. SQLite's own handler sleeps up to 100 ms between two tries, and a busy
@@ -152,7 +152,7 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
   if (auto s = part.Make(); !s.ok()) return s;
   absl::Status status = Copy(**source, part.path());
   if (status.ok()) status = Check(part.path());
-  if (absl::IsDataLoss(status)) {  // damage of the copy is damage of the source
+  if (absl::IsDataLoss(status)) {  // all pages were copied unchanged, so the source is damaged too
     return absl::DataLossError(absl::StrCat(path,
                                             " is damaged, so no backup was made; keep the earlier ones and "
                                             "restore the newest (",

@@ -16,11 +16,12 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "stored numbers are little-endian");
 
 constexpr uint64_t kSign = uint64_t{1} << 63, kMiddle = uint64_t{1} << 62;
-constexpr int kMostBits = 56;  // bits that eight bytes hold wherever in a byte they begin
-// Numbers up to kFarthest, whose range is up to kSteepest (kCurved for a parabola), cannot overflow in any of the sums.
+constexpr int kMostBits = 56;  // eight bytes hold so many bits at any bit offset within a byte
+// No sum overflows if all numbers are at most kFarthest in magnitude and their range is at most kSteepest
+// (for a parabola, kCurved).
 constexpr int64_t kFarthest = int64_t{1} << 61;
 constexpr uint64_t kSteepest = uint64_t{1} << 60, kCurved = uint64_t{1} << 54;
-constexpr int kWholeBits = 60;  // of whole numbers
+constexpr int kWholeBits = 60;  // maximum number of bits of a whole number
 // Exponents of the least and the largest power of two that a double can be a whole multiple of.
 constexpr int kLeastExponent = -1074, kMostExponent = 1023;
 
@@ -81,7 +82,8 @@ uint64_t At(const Block& block, uint64_t j) {
          j * (j - 1) / 2 * static_cast<uint64_t>(block.curve);
 }
 
-// Sets base, width and shift for the parabola with this stride and curve that lies below all numbers.
+// Returns the block whose parabola has this stride and curve and lies below all numbers. Computes its base,
+// width and shift.
 Block Below(std::span<const int64_t> numbers, int64_t stride, int64_t curve) {
   Block block{0, stride, curve};
   int64_t distances[kBlock];
@@ -102,7 +104,7 @@ Block Below(std::span<const int64_t> numbers, int64_t stride, int64_t curve) {
   return block;
 }
 
-// Returns the level, line or parabola whose distances need the fewest bits.
+// Returns the constant, the line or the parabola for which the distances need the fewest bits.
 Block Fit(std::span<const int64_t> numbers) {
   Block best = Below(numbers, 0, 0);
   const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
@@ -121,7 +123,7 @@ Block Fit(std::span<const int64_t> numbers) {
   return best;
 }
 
-// Sets `numbers` to those that the block encodes `values` as.
+// Returns the block for `values`, and sets `numbers` to the integers that encode them.
 Block MakeBlock(std::span<const double> values, int64_t* numbers) {
   int64_t whole[kBlock];
   Block of_whole;
@@ -158,7 +160,8 @@ bool SeemsTooLong(std::span<const double> values, size_t blocks, size_t limit) {
   return bytes * values.size() > limit * count;
 }
 
-// Writes the distances of the numbers from the parabola at `to`, which has room for eight bytes more.
+// Writes the distances of the numbers from the parabola to `to`. The buffer must be eight bytes longer
+// than the result.
 void Pack(const Block& block, std::span<const int64_t> numbers, char* to) {
   uint64_t waiting = 0;  // bits that do not fill a byte yet
   int bits = 0;

@@ -57,7 +57,7 @@ absl::Status InsertAxis(Database& db, int64_t id, int64_t uses, const Axis& axis
 }
 
 absl::StatusOr<bool> IsAxis(Database& db, int64_t id, const Axis& axis) {
-  // Equal columns have equal encodings.
+  // Encoded columns can be compared, because equal columns have equal encodings.
   const Frame line = EncodeInts(axis.line), step = EncodeInts(axis.step), time = EncodeTimes(axis.time);
   Statement same(
       db,

@@ -27,8 +27,8 @@ struct ChunkHead {
   int64_t id = 0, axis = 0;
 };
 
-// Appends the points of the current row of kSelectChunks to `series`. DATA_LOSS if the row is damaged; `attempt_id` is
-// for that message only.
+// Appends the points of the current row of kSelectChunks to `series`. Returns DATA_LOSS if the row is
+// damaged; the message contains `attempt_id`.
 absl::StatusOr<ChunkHead> ReadChunk(Statement& row, const Database& db, int64_t attempt_id, Series& series);
 
 // Lines, steps and times of at most kMaxChunk points.

@@ -56,7 +56,8 @@ struct Table<CellValueRow> {
   static constexpr char kName[] = "cell_value", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] = "id,name,value";
 };
-// Returns the id of a value: that of number 0 is the smallest of a study, that of kMaxCellValue the largest.
+// Returns the id of a value. Within a study, number 0 has the smallest id and number
+// kMaxCellValue the largest.
 inline constexpr int64_t kMaxCellValue = 0xffffffff;
 inline int64_t CellValueId(int64_t study_id, int64_t number) { return (study_id << 32) + number; }
 inline auto Members(const CellValueRow& r) {
@@ -182,7 +183,7 @@ auto Members(R& r) {
                   r.created, r.due, r.ended);
 }
 
-// Its metrics are in a separate table, run_metrics.
+// The metrics of the row are in a separate table, run_metrics.
 template <>
 struct Table<RunSummary> {
   static constexpr char kName[] = "run_summary", kKey[] = "run_id", kParent[] = "";
@@ -230,8 +231,9 @@ const char* UpdateSql() {
   return sql->c_str();
 }
 
-// Overwrites the row with this key, or inserts the row. `may_exist`: whether there may be one. Not an upsert, for which
-// SQLite keeps a journal of the statement that costs as much as the rest. Returns whether the row was inserted.
+// Overwrites the row with this key, or inserts the row. `may_exist`: whether there may be such a row. Does
+// not use an upsert: SQLite would write a statement journal for it, which doubles the cost. Returns whether
+// the row was inserted.
 template <class Row>
 absl::StatusOr<bool> Put(Database& db, const Row& row, bool may_exist) {
   const auto run = [&](Statement& statement) {

@@ -7,7 +7,7 @@
 namespace scalelab::db {
 namespace {
 
-// Puts the points of `earlier` with a step from 0 to before `cut` in front of those of `series`.
+// Inserts the points of `earlier` whose step is at least 0 and less than `cut` before the points of `series`.
 void Prepend(const Series& earlier, int64_t cut, Series& series) {
   Series all;
   all.key = series.key;

@@ -23,28 +23,27 @@ namespace scalelab::db {
 // The rows of one study. Not thread-safe.
 class KeptCurveRows {
  public:
-  // Reads the runs `changed`, and all others that are not kept yet, and returns the rows as Store::ListCurveRows. The caller
-  // has a read transaction. After an error, no row is kept.
+  // Reads the runs `changed` and all runs whose rows are not in memory, and returns the rows like
+  // Store::ListCurveRows. The caller has a read transaction. After an error, no row is kept.
   absl::StatusOr<SharedCurveRows> Update(Database& db, int64_t study_id, std::vector<int64_t> changed);
   void Clear();
   size_t size() const { return rows_->size(); }
 
  private:
   absl::Status ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
-  // Reads runs of the study again, in ranges of ids, into a copy of the rows, because callers may still have the rows. Returns
-  // false if there are other runs than those that are kept.
+  // Reads runs of the study again, in ranges of ids, into a copy of the rows, because callers may still have
+  // the rows. Returns false if the study has runs that are not in the copy.
   absl::StatusOr<bool> ReadChanged(Database& db, int64_t study_id, std::vector<int64_t> changed);
 
   int64_t first_ = 0, last_ = -1;  // ids of the study's runs
   SharedCurveRows rows_ = std::make_shared<const std::vector<CurveRow>>();
-  std::vector<uint32_t>
-      by_id_;  // places of the rows in the order of their ids; empty: they are in this order
+  std::vector<uint32_t> by_id_;  // indexes of the rows, ordered by id; empty if the rows are ordered by id
 };
 
 // Thread-safe.
 class CurveRowCache {
  public:
-  // Keeps studies of at least `fewest` rows, and at most `most` rows in total.
+  // Caches only studies with at least `fewest` rows, and at most `most` rows in total.
   CurveRowCache(size_t fewest, size_t most) : fewest_(fewest), most_(most) {}
 
   // Calls its argument with a connection for reading, once or, after an error, twice.
@@ -52,8 +51,8 @@ class CurveRowCache {
   // As Store::ListCurveRows.
   absl::StatusOr<SharedCurveRows> List(int64_t study_id, Reader reader);
 
-  // Reports that rows of these runs may have changed. Call it after a commit, also after one that failed, and before
-  // anybody knows of it.
+  // Reports that rows of these runs may have changed. Must be called after each commit, even a failed one,
+  // and before the commit is acknowledged.
   void Changed(std::span<const int64_t> run_ids);
   // Frees the rows of studies that were not listed for some time.
   void DropUnused(absl::Time now);
@@ -61,22 +60,21 @@ class CurveRowCache {
  private:
   struct Study {
     int64_t id = 0;
-    absl::Mutex mutex;  // is locked before mutex_
+    absl::Mutex mutex;  // must be locked before mutex_
     KeptCurveRows rows ABSL_GUARDED_BY(mutex);
-    // Guarded by mutex_ of the cache.
-    std::vector<int64_t> changed;  // since the rows were read
-    bool all_changed = false;      // more than `changed` has room for
-    size_t size = 0;               // of `rows` when they were read
+    // The following members are guarded by mutex_ of the cache.
+    std::vector<int64_t> changed;  // ids of runs that have changed since the rows were read
+    bool all_changed = false;      // more runs have changed than `changed` may contain
+    size_t size = 0;               // number of rows when they were read
     absl::Time listed = absl::InfinitePast();
   };
   std::shared_ptr<Study> Find(int64_t study_id, bool add);
-  // Drops studies until at most most_ rows are left, the one that was listed last at the end.
+  // Removes studies until at most most_ rows are left. Removes the least recently listed study first.
   void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t fewest_, most_;
   absl::Mutex mutex_;
-  std::list<std::shared_ptr<Study>> studies_
-      ABSL_GUARDED_BY(mutex_);  // the one that was listed last is first
+  std::list<std::shared_ptr<Study>> studies_ ABSL_GUARDED_BY(mutex_);  // most recently listed first
 };
 
 }  // namespace scalelab::db

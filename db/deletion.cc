@@ -17,7 +17,7 @@ class Eraser {
  public:
   explicit Eraser(Database& db) : db_(db) {}
   bool done() const { return left_ <= 0; }
-  // Counts a step that deleted nothing.
+  // Subtracts one from the budget, for a step that deleted nothing.
   void Count() { --left_; }
 
   // Runs a DELETE whose last parameter is the maximum number of rows.
@@ -29,14 +29,14 @@ class Eraser {
     left_ -= statement.changes();
     return absl::OkStatus();
   }
-  // Runs a DELETE of one row, after those that belong to it.
+  // Runs a DELETE of one row. The rows that belong to it must have been deleted.
   absl::Status One(const char* sql, int64_t id) {
     if (done()) return absl::OkStatus();
     --left_;
     return Statement(db_, sql).Run(id);
   }
-  // Calls `erase` with the columns of the rows of `sql`, one after the other, each of which `erase` has to delete. `sql`
-  // returns the first row that is left.
+  // Repeats the query `sql`, which returns the first row that is left, and calls `erase` with the columns of
+  // this row. `erase` must delete the row.
   template <class Erase>
   absl::Status Each(const char* sql, int64_t parent, const Erase& erase) {
     while (!done()) {
@@ -123,7 +123,7 @@ absl::Status MarkDeleted(Database& db, int64_t study_id) {
       Statement(
           db, "INSERT INTO deleted_study (study_id) SELECT id FROM study WHERE id = ? ON CONFLICT DO NOTHING")
           .Run(study_id));
-  // Its owner may submit a study with the same request_id again.
+  // Clear the request_id, so that the owner may submit a study with the same request_id again.
   SCALELAB_RETURN_IF_ERROR(Statement(db, "UPDATE study SET request_id = '' WHERE id = ?").Run(study_id));
   return Statement(db, "DELETE FROM run_count WHERE study_id = ?").Run(study_id);
 }
@@ -181,7 +181,7 @@ absl::StatusOr<bool> RemovePointsSome(Database& db) {
   while (!eraser.done()) {
     int64_t run = 0;
     {
-      // As in RunRange, the + makes SQLite scan neighbouring ids.
+      // As with RunRange, the + makes SQLite scan neighbouring ids.
       Statement next(db, "SELECT id FROM run WHERE id > ? AND id <= ? AND +study_id = ? ORDER BY id LIMIT 1");
       next.Bind(std::max(last_run, first - 1), last, study);
       const bool found = next.Step();

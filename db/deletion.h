@@ -20,13 +20,14 @@ namespace scalelab::db {
   " NOT EXISTS (SELECT 1 FROM deleted_study d CROSS JOIN run v ON v.study_id = d.study_id CROSS JOIN " \
   "attempt w ON w.run_id = v.id WHERE w.id = " id ") "
 
-// Marks a study as deleted, so that no read returns any of it. Does nothing if there is none.
+// Marks a study as deleted. From then on, no read returns anything of it. Does nothing if there is
+// no such study.
 absl::Status MarkDeleted(Database& db, int64_t study_id);
 // Deletes rows of one study that is marked and not in `kept`, at most some hundred. Returns whether any such study is
 // still marked. Runs inside the caller's transaction.
 absl::StatusOr<bool> DeleteSome(Database& db, const std::set<int64_t>& kept);
 
-// Condition for queries: whether the points of the attempt are there, that is, retention has not removed them.
+// An SQL condition: whether retention has not removed the points of the attempt.
 #define SCALELAB_POINTS_KEPT(id)                                                                      \
   " NOT EXISTS (SELECT 1 FROM attempt w CROSS JOIN run v ON v.id = w.run_id CROSS JOIN removed m ON " \
   "m.study_id = v.study_id WHERE w.id = " id " AND w.finished > 0 AND w.finished <= m.points) "

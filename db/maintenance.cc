@@ -7,7 +7,8 @@
 namespace scalelab::db {
 namespace {
 
-// Between pieces, so that commits and the disk are mostly free.
+// The pause between two transactions of maintenance. It leaves most of the time of the writer and the
+// disk to commits.
 constexpr absl::Duration kBetweenPieces = absl::Milliseconds(20);
 constexpr absl::Duration kIdle = absl::Seconds(1);
 constexpr absl::Duration kLongestBackoff = absl::Minutes(5);

@@ -13,8 +13,9 @@ namespace scalelab::db {
 // Calls Store::Maintain on a thread of its own. The destructor waits for the call in progress and ends the thread.
 class Maintenance {
  public:
-  // `store` must outlive this object. `report` is called, on the thread, with each error; the thread then waits, twice
-  // as long after each further error, up to some minutes, because a damaged or full disk needs an operator.
+  // `store` must outlive this object. The thread calls `report` with each error. It then waits, and
+  // doubles the wait after each further error up to some minutes, because only an operator can repair a
+  // damaged or full disk.
   Maintenance(Store& store, std::function<void(const absl::Status&)> report);
   ~Maintenance();
   Maintenance(const Maintenance&) = delete;

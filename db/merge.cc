@@ -10,9 +10,10 @@
 namespace scalelab::db {
 namespace {
 
-// Maximum number of chunks that one transaction reads: some milliseconds.
+// Maximum number of chunks that one transaction reads, which takes some milliseconds.
 constexpr int64_t kRowsPerMerge = 1000;
-// Fewest chunks that are merged into one while their attempt still runs, so that few points are rewritten often.
+// Minimum number of chunks that are merged into one while their attempt still runs. It prevents that the same
+// points are rewritten many times.
 constexpr size_t kChunksWhileRunning = 64;
 constexpr size_t kMaxRememberedAttempts = 1 << 16;
 

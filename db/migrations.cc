@@ -252,13 +252,14 @@ ALTER TABLE point_chunk ADD COLUMN base INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE point_chunk ADD COLUMN shift INTEGER NOT NULL DEFAULT 0;
 )sql";
 
-// Pauses of studies, and attempts that do not count for the limit of retries.
+// Adds the pauses of studies, and the number of attempts that do not count for the limit of retries.
 constexpr char kRetries[] = R"sql(
 ALTER TABLE study ADD COLUMN pause_reason TEXT NOT NULL DEFAULT '';
 ALTER TABLE run ADD COLUMN uncounted INTEGER NOT NULL DEFAULT 0;
 )sql";
 
-// Cells as differences. Cells of older databases keep their JSON objects in "key" and "spec".
+// Stores cells as differences from common values. Cells of older databases keep their JSON objects in
+// "key" and "spec".
 constexpr char kCellValues[] = R"sql(
 -- The values of the parameters of a study's cells. id = study id * 2^32 + number. The columns "key" and "spec" of a cell
 -- are JSON arrays of numbers. Number 0 is an object with the parameters of the cells that list no other value.
@@ -354,7 +355,7 @@ CREATE TABLE drain (
 ) STRICT;
 )sql";
 
-// What a curve needs to judge its runs.
+// Adds the values with which a curve judges its runs.
 constexpr char kJudgement[] = R"sql(
 ALTER TABLE run_summary ADD COLUMN reported_step REAL;
 ALTER TABLE run_summary ADD COLUMN nodes_hash INTEGER NOT NULL DEFAULT 0;
@@ -399,8 +400,8 @@ CREATE INDEX notice_given_up ON notice (id) WHERE state = 3;
 CREATE INDEX notice_by_study ON notice (study_id);
 )sql";
 
-// What explains the points of a curve. One row for each run whose ranks reported it. step, exposed and data have one
-// little-endian 64-bit number for each rank (numpy: '<f8').
+// Adds the values that explain the points of a curve. There is one row for each run whose ranks reported it.
+// step, exposed and data have one little-endian 64-bit number for each rank (numpy: '<f8').
 constexpr char kRunTimes[] = R"sql(
 CREATE TABLE run_times (
   run_id INTEGER PRIMARY KEY,
@@ -449,13 +450,13 @@ CREATE INDEX prediction_pending ON prediction (id) WHERE state = 1;
 CREATE INDEX prediction_by_study ON prediction (study_id);
 )sql";
 
-// From which step attempts continued, and to which step the next one can continue.
+// Adds the step from which an attempt continued, and the step of its last checkpoint.
 constexpr char kCheckpoints[] = R"sql(
 ALTER TABLE attempt ADD COLUMN resumed_step INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE attempt ADD COLUMN checkpoint_step INTEGER NOT NULL DEFAULT 0;
 )sql";
 
-// Where imported studies come from.
+// Adds the origin of imported studies.
 constexpr char kOrigins[] = R"sql(
 CREATE TABLE study_origin (
   study_id INTEGER PRIMARY KEY,

@@ -17,10 +17,12 @@ static_assert(std::endian::native == std::endian::little, "stored numbers are li
 
 constexpr double kPowers[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
 
-// Blocks are tried for at least so many numbers of at least so many bytes each, and are used if they save a sixteenth.
+// Blocks are tried if there are at least kFewestInBlocks numbers that need at least kFewestBytes bytes each.
+// They are used if they save at least 1 / kSaving of the space.
 constexpr size_t kFewestInBlocks = 32, kFewestBytes = 4, kSaving = 16;
 
-// Packs `distances` into the fewest bytes that hold each of them without the zero bits that all end with.
+// Packs `distances`. Each number gets the same, smallest possible number of bytes, without the low zero bits
+// that all of them have in common.
 void Pack(std::span<const uint64_t> distances, uint64_t all_bits, Frame& frame) {
   if (all_bits == 0) return;
   frame.shift = std::countr_zero(all_bits);
@@ -136,8 +138,8 @@ Frame EncodeInts(std::span<const int64_t> values) {
 }
 
 Frame EncodeTimes(std::span<const double> values) {
-  // The bits of positive doubles rise with them, and evenly so while the exponent is the same, as it is from 2004
-  // to 2038.
+  // The bits of positive doubles, read as integers, increase with the value, and in proportion to it while
+  // the exponent is the same. Unix times have the same exponent from 2004 to 2038.
   std::vector<int64_t> bits(values.size());
   std::memcpy(bits.data(), values.data(), values.size_bytes());
   return EncodeInts(bits);

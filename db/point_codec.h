@@ -42,7 +42,7 @@ struct Frame {
 // With kBlocks, the bytes of the frame are a blob of block_codec.h, and its other fields are 0.
 inline constexpr int kBits = 1, kDecimal = 2, kBlocks = kDecimal + 10, kMaxKind = kBlocks;
 
-// A frame as it was read from the database; nothing about it is trusted.
+// A frame as it was read from the database. It may be damaged, so decoding checks it.
 struct StoredFrame {
   int64_t base = 0, stride = 0, shift = 0;
   absl::string_view bytes;

@@ -101,10 +101,11 @@ absl::Status ReadRowsOfStudies(Database& db, Snapshot& snapshot) {
 }  // namespace
 
 absl::StatusOr<Snapshot> Load(Database& db) {
-  // The + keeps SQLite from scanning all rows in the order of ids instead of using the index of the open ones.
+  // Without the +, SQLite would scan all rows in the order of ids. With it, SQLite uses the index of
+  // the open rows.
   static const std::string studies =
       SelectSql<StudyRow>("WHERE state < 3 AND" SCALELAB_VISIBLE_STUDY("study.id") "ORDER BY +id");
-  // Also those of deleted studies: their jobs must be ended.
+  // Also read the allocations of deleted studies, because their jobs must be ended.
   static const std::string allocations = SelectSql<AllocationRow>("WHERE state < 5 ORDER BY +id");
   Transaction transaction(db, Transaction::Kind::kRead);
   if (!transaction.status().ok()) return transaction.status();

@@ -44,8 +44,8 @@ absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& l
 // Appends the rows of a study's runs in a range of ids to `rows`, by id. The caller has a transaction.
 absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_t last,
                            std::vector<CurveRow>& rows);
-// Returns the places of the rows in the order of a curve, by cell and repeat; empty if they are in that order. Sorting
-// places is several times cheaper than moving the rows.
+// Returns the indexes of the rows, ordered by cell and repeat; empty if the rows are in that order. Sorting
+// indexes is several times cheaper than moving the rows.
 std::vector<uint32_t> OrderOfCurve(const std::vector<CurveRow>& rows);
 void SortForCurve(const std::vector<uint32_t>& order, std::vector<CurveRow>& rows);
 absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_id);

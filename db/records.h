@@ -74,7 +74,7 @@ struct StudyRow {
   bool cancel_requested = false;
   std::string pause_reason;  // why no attempt begins; empty: it is not paused
   bool is_private = false;   // only its owner and admins may see it
-  bool held = false;         // by a user: no attempt begins
+  bool held = false;         // a user holds the study: no attempt begins
 };
 
 struct CellRow {
@@ -84,8 +84,8 @@ struct CellRow {
   std::string engine, model, precision, backend;
   int ranks = 0;
   int global_batch = 0;
-  // Numbers of CellValueRows as a JSON array: of the values of the axes, and of the parameters in which the cell differs
-  // from number 0. Databases from before schema 5 have whole JSON objects.
+  // Numbers of CellValueRows as JSON arrays: `key` for the values of the axes, `spec` for the parameters in
+  // which the cell differs from number 0. Databases from before schema 5 have whole JSON objects.
   std::string key = "[]", spec = "[]";
   bool excluded = false;
 };
@@ -93,9 +93,10 @@ struct CellRow {
 // A value of a parameter that cells of a study have. The cells refer to it by its number.
 struct CellValueRow {
   int64_t study_id = 0;
-  // From 1. Number 0 is a JSON object with the parameters of all cells, except those for which a cell has numbers.
+  // Numbers of values start at 1. Number 0 is a JSON object with the parameters of all cells, except those
+  // for which a cell has numbers.
   int number = 0;
-  std::string name;   // of the parameter; empty for number 0
+  std::string name;   // name of the parameter; empty for number 0
   std::string value;  // JSON
 };
 
@@ -108,7 +109,7 @@ struct RunRow {
   RunState state = RunState::kQueued;
   Cause cause = Cause::kNone;
   int attempts = 0;   // number of attempts made so far
-  int uncounted = 0;  // how many of them do not count for the limit of retries
+  int uncounted = 0;  // number of attempts that do not count for the limit of retries
   std::string message;
   Micros started = 0, finished = 0;
 };
@@ -116,7 +117,7 @@ struct RunRow {
 struct AttemptRow {
   int64_t id = 0;
   int64_t run_id = 0;
-  int number = 0;     // from 1 within the run
+  int number = 0;     // number within the run, from 1
   std::string token;  // UUID, unique
   int64_t allocation_id = 0;
   AttemptState state = AttemptState::kAssigned;
@@ -127,7 +128,8 @@ struct AttemptRow {
   std::optional<int> exit_status;
   std::string parameter_hash;
   Micros assigned = 0, started = 0, finished = 0;
-  // Number of steps of the checkpoint that it continued from, and of its last checkpoint; 0: none.
+  // The step of the checkpoint from which the attempt continued, and the step of its last
+  // checkpoint; 0: none.
   int64_t resumed_step = 0, checkpoint_step = 0;
 };
 
@@ -138,16 +140,16 @@ struct AllocationRow {
   int64_t id = 0;
   std::string token;  // UUID: the scheduler's job name
   int64_t study_id = 0;
-  int64_t run_id = 0;  // with AllocationMode PER_RUN: its run; 0 for a group
+  int64_t run_id = 0;  // with AllocationMode PER_RUN: the run that the allocation serves; 0 for a group
   AllocationState state = AllocationState::kIntended;
   std::string external_id;
   int nodes = 0, ranks_per_node = 0, cpus_per_rank = 0, gpus_per_rank = 0;
   std::string reason;  // why it is pending, or how it ended
   Micros created = 0, started = 0, ended = 0;
-  // Who is charged for it. A copy, because the study may be deleted while the job runs.
+  // The user who is charged for the allocation. A copy, because the study may be deleted while the job runs.
   std::string owner, partition;
-  Micros charged_until = 0;  // UsageRow contains its use until then; 0: none of its use
-  Micros held = 0;           // the time that UsageRow contains
+  Micros charged_until = 0;  // UsageRow contains the use up to this time; 0: none of it
+  Micros held = 0;           // the duration that UsageRow contains
 };
 
 // What a user has used: the parts of allocations until their charged_until. Kept when studies are deleted.
@@ -195,8 +197,8 @@ struct StreamAppend {
   std::string first_malformed;  // "line 17: not JSON"; the stream keeps its first one
   std::vector<PointColumn> columns;
   bool finished = false;                  // this part contains the rank's finish event
-  std::string parameter_hash;             // of the finish event
-  std::string error_kind, error_message;  // of the error event
+  std::string parameter_hash;             // from the finish event
+  std::string error_kind, error_message;  // from the error event
 };
 
 // The durable state of one rank's stream.
@@ -221,8 +223,8 @@ struct EpochRow {
   std::map<std::string, double> metrics;  // stored as a JSON object
 };
 
-// Means over the measured window of a run that succeeded, as its ranks reported them: what a curve needs to explain its
-// points. A table of its own, so that curves without factors do not read it.
+// Means over the measured window of a run that succeeded, as its ranks reported them. A curve explains its
+// points with them. They have their own table, so that curves without factors do not read them.
 struct RunTimes {
   // Seconds of a step, and how many of them the rank waits for gradients and for the batch.
   struct Rank {
@@ -256,11 +258,12 @@ struct RunSummary {
   RunTimes times;                         // only for writing; its ids are not used
 };
 
-// A notification that is to be sent, or was.
+// A notification, pending or sent.
 struct NoticeRow {
   enum class State : int { kPending = 1, kSent = 2, kGivenUp = 3 };
   int64_t id = 0;  // the store chooses it
-  // Unique: names the study, the occasion and the channel. Receivers recognise a notification that comes twice by it.
+  // Unique: names the study, the occasion and the channel. Receivers detect a duplicate notification
+  // by this key.
   std::string key;
   int64_t study_id = 0;
   std::string channel;  // "mail", "webhook" or "command"
@@ -268,8 +271,8 @@ struct NoticeRow {
   std::string payload;  // JSON
   State state = State::kPending;
   int attempts = 0;             // number of times that sending failed
-  std::string error;            // of the last one
-  Micros created = 0, due = 0;  // due: when to try next
+  std::string error;            // error of the last attempt to send
+  Micros created = 0, due = 0;  // due: time of the next attempt to send
   Micros ended = 0;             // when it was sent or given up
 };
 constexpr NoticeRow::State LastOf(NoticeRow::State) { return NoticeRow::State::kGivenUp; }
@@ -294,13 +297,13 @@ struct CurveRow {
   int attempts = 1;
   std::optional<double> reported_step;  // as in RunSummary
   int64_t nodes_hash = 0;
-  std::string message;  // as in RunRow: of a run that succeeded, which values were refused and why
+  std::string message;  // as in RunRow: for a run that succeeded, which values were refused and why
 };
 
 // Rows of a study, sorted by cell and repeat. Several callers may have the same rows. Never null.
 using SharedCurveRows = std::shared_ptr<const std::vector<CurveRow>>;
 
-// The time in which an attempt had its nodes.
+// The interval in which an attempt had its nodes.
 struct AttemptTime {
   Micros assigned = 0, finished = 0;  // 0: it has not ended
 };

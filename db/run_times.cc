@@ -63,7 +63,8 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
     if (counted.Step()) counted.Read(count);
     if (!counted.status().ok()) return counted.status();
   }
-  // There may be runs of other studies in the range. Two parallel scans replace a search for each run.
+  // The range of ids may contain runs of other studies. Two parallel scans are cheaper than a search
+  // for each run.
   const bool others = count != last - first + 1;
   Statement runs(db, "SELECT id FROM run WHERE id BETWEEN ? AND ? AND +study_id = ? ORDER BY id");
   Statement rows(db,

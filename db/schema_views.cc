@@ -25,7 +25,8 @@ std::string IntAt(const std::string& column, const std::string& index) {
   return absl::StrCat("(", sum, ")");
 }
 
-// Returns the same for line and step, which may be stored as the first two terms of a progression.
+// Returns SQL for number o.n of a column of lines or steps, of which possibly only the first two terms of an
+// arithmetic progression are stored.
 std::string ProgressionAt(const std::string& column) {
   return absl::StrCat("CASE WHEN length(", column, ")=8*c.count THEN ", IntAt(column, "o.n"), " ELSE ",
                       IntAt(column, "0"), "+o.n*(", IntAt(column, "1"), "-", IntAt(column, "0"), ") END");

@@ -19,15 +19,16 @@ struct SqliteOptions {
   // once, however often it was written, but delays the commit that runs it. 16 MiB are some tens of milliseconds, once
   // in hundreds of small commits. The WAL is then overwritten from its start, so fsync need not record a growing file.
   int checkpoint_pages = 4096;
-  // Number of runs of a study from which on the rows of its curve stay in memory for a minute, 140 bytes each.
+  // The rows of a study's curve are kept in memory for a minute if the study has at least this number of
+  // runs. A row takes 140 bytes.
   int fewest_rows_kept = 10'000;
 };
 
 // Opens or creates the database and migrates it to the newest schema. Returns FAILED_PRECONDITION, with a
 // message that suggests what to do, if the file is not a scalelab database (application_id), has a newer
-// schema, is on a network filesystem or in a read-only folder, if permissions are missing, or if another process has the
-// store open. Also if the file is missing, empty or another database while PATH.id shows that a database existed: that
-// file contains the identity of the database, and is created with it.
+// schema, is on a network filesystem or in a read-only folder, if permissions are missing, or if another
+// process has the store open. Returns FAILED_PRECONDITION also if the file is missing, empty or another
+// database than the one whose identity is in PATH.id. PATH.id is created together with the database.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options);
 
 // Returns the number of the newest schema (user_version).

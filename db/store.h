@@ -34,17 +34,18 @@ struct WriteBatch {
   std::vector<UsageRow> usage;  // by owner
   std::vector<UsageHourRow> usage_hours;
   std::optional<DrainRow> drain;
-  // New notifications. One whose key exists is left out: the occasion has been recorded before.
+  // New notifications. A notification whose key exists is not inserted, because an earlier commit
+  // has inserted it.
   std::vector<NoticeRow> notices;
-  // With all rows that belong to them: they are invisible after the commit. The rows of large studies are deleted by
-  // later calls of Maintain.
+  // Studies to delete with all rows that belong to them. They are invisible after the commit. Later calls of
+  // Maintain delete the rows of large studies.
   std::vector<int64_t> deleted_studies;
 
   bool empty() const;
   void Clear();
 };
 
-// What belongs to no study.
+// State that does not belong to a study.
 struct ServiceState {
   std::vector<UsageRow> usage;            // of all users
   std::vector<UsageHourRow> usage_hours;  // the newest kUsageHours
@@ -54,10 +55,11 @@ struct ServiceState {
 // The attempts of an allocation.
 struct AttemptsServed {
   int attempts = 0;
-  int64_t newest_run = 0;  // the run of the newest one
+  int64_t newest_run = 0;  // the run of the newest attempt
 };
 
-// Allocations of a run (0: of the whole study) that ended after its last attempt, without an attempt of their own.
+// Counts the allocations of a run (0: of the whole study) that ended after its last attempt and
+// served no attempt.
 struct UnusedAllocations {
   int64_t study_id = 0, run_id = 0;
   int count = 0;
@@ -77,19 +79,19 @@ struct Snapshot {
   std::vector<AllocationRow> allocations;             // all allocations that have not ended
   std::map<int64_t, AttemptsServed> attempts_served;  // by allocation that has not ended
   std::vector<UnusedAllocations> unused_allocations;  // of these studies
-  std::map<int64_t, double> gpu_seconds;              // of these studies: used by allocations that have ended
+  std::map<int64_t, double> gpu_seconds;              // by study: GPU-seconds of allocations that have ended
   ServiceState service;
   std::map<int64_t, int>
       noisy_attempts;  // by run of these studies: attempts that failed because they were noisy
   std::vector<ProvenanceRow> newest_provenance;  // of the newest attempts of all studies, newest first
-  // Largest ids ever used, including deleted rows: an id is never used twice.
+  // Largest ids ever used, including those of deleted rows, because an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
 
-// Who reads: private studies of others are left out.
+// The user for whom a read is made. Reads leave out private studies of other users.
 struct Viewer {
   bool all = true;   // sees every study
-  std::string user;  // otherwise: sees those of this owner, and those that are not private
+  std::string user;  // unless `all`: sees the studies of this owner, and studies that are not private
 };
 
 struct RunFilter {
@@ -133,26 +135,28 @@ class Store : public AccessStore {
   // studies and points that retention removes, merges small chunks of points, gives free pages back to the filesystem. Returns whether more is left. May
   // be called during a Commit, which then waits for at most one piece.
   virtual absl::StatusOr<bool> Maintain() = 0;
-  // For the folders below db/, which add statements for a subject of their own. `read` uses a connection that only
-  // reads, without a transaction. `write` runs inside one transaction, which is committed if it returns OK; it waits for a
-  // commit in progress, and one that begins waits for it, so it must be short.
+  // Give the folders below db/ access to the database for their own statements. `read` uses a connection that
+  // only reads, without a transaction. `write` runs inside one transaction, which is committed if it returns
+  // OK; It waits for a commit in progress, and the next commit waits for it, so it must be short.
   virtual absl::Status ReadRows(const std::function<absl::Status(Database&)>& read) = 0;
   virtual absl::Status WriteRows(const std::function<absl::Status(Database&)>& write) = 0;
-  // Lets rows of a study be written in several transactions while the study is marked as deleted, and so invisible:
-  // Maintain does not delete them until StopKeeping. The next process does, because this is not stored.
+  // Keeps Maintain from deleting the rows of a study that is marked as deleted, until StopKeeping is called.
+  // The rows of an invisible study can thus be written in several transactions. This is not stored: after a
+  // restart, Maintain deletes the rows.
   virtual void KeepInvisible(int64_t study_id) = 0;
   virtual void StopKeeping(int64_t study_id) = 0;
-  // Returns the state for a restart.
+  // Returns the state that the coordinator needs at a restart.
   virtual absl::StatusOr<Snapshot> Load() = 0;
-  // Returns the same for one study, which may be final: no study if there is none, but also then the allocations that
-  // have not ended. Without `service`, `newest_provenance` and the largest ids.
+  // Returns a snapshot of one study, which may be final. If the study does not exist, the snapshot
+  // contains only its allocations that have not ended. Does not set `service`, `newest_provenance` and
+  // the largest ids.
   virtual absl::StatusOr<Snapshot> LoadStudy(int64_t id) = 0;
-  // Returns what belongs to no study.
+  // Returns the state that does not belong to a study.
   virtual absl::StatusOr<ServiceState> LoadServiceState() = 0;
 
   // Returns the study with this id.
   virtual absl::StatusOr<StudyRow> GetStudy(int64_t id) = 0;
-  // Returns the same without its specification, which may be long.
+  // Returns the study with this id without its specification, which may be long.
   virtual absl::StatusOr<StudyRow> GetStudyHead(int64_t id) = 0;
   // Returns the newest study of that name that `viewer` may see.
   virtual absl::StatusOr<StudyRow> FindStudy(const std::string& name, const Viewer& viewer) = 0;
@@ -190,8 +194,8 @@ class Store : public AccessStore {
   // Returns the results of a run.
   virtual absl::StatusOr<RunSummary> GetSummary(int64_t run_id) = 0;
   // Returns the results of the runs with ids from `first_run_id` to `last_run_id`, ordered by run id, without
-  // `metrics` and without runs that have no results. The ids of a study's runs rise with their positions, so
-  // that one call serves a page of ListRuns.
+  // `metrics` and without runs that have no results. The ids of a study's runs increase with their positions,
+  // so that one call serves a page of ListRuns.
   virtual absl::StatusOr<std::vector<RunSummary>> ListSummaries(int64_t first_run_id,
                                                                 int64_t last_run_id) = 0;
   // Returns the runs of a study with their results, ordered by cell and repeat.

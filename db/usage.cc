@@ -6,7 +6,7 @@ namespace scalelab::db {
 namespace {
 
 absl::Status ReadServed(Database& db, Snapshot& snapshot) {
-  // With max(), SQLite takes the other columns from the row with the maximum.
+  // In a query with max(), SQLite takes the other columns from the row with the maximum.
   Statement served(
       db,
       "SELECT t.allocation_id, count(*), max(t.id), t.run_id FROM attempt t JOIN run r ON r.id = t.run_id "
@@ -27,7 +27,7 @@ absl::Status ReadServed(Database& db, Snapshot& snapshot) {
 }
 
 absl::Status ReadUnused(Database& db, Snapshot& snapshot) {
-  // With max(), SQLite takes the other columns from the row with the maximum.
+  // In a query with max(), SQLite takes the other columns from the row with the maximum.
   Statement unused(
       db,
       "SELECT run_id, count(*), max(ended), reason FROM allocation l WHERE study_id = ?1 AND state = 5 "

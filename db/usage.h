@@ -1,4 +1,4 @@
-// Reads what allocations were used for. Part of loading the state.
+// Reads the use of allocations, as a part of Store::Load.
 #pragma once
 
 #include "absl/status/status.h"

@@ -96,7 +96,8 @@ absl::Status Writer::CheckedTransaction(absl::FunctionRef<absl::Status()> write)
 
 absl::Status Writer::RollBack() {
   absl::MutexLock lock(&mutex_);
-  return db_->QueryInt("SELECT count(*) FROM meta").status();  // any read does it
+  // Any read makes SQLite roll back the interrupted commit.
+  return db_->QueryInt("SELECT count(*) FROM meta").status();
 }
 
 absl::Status Writer::Run(absl::FunctionRef<absl::Status(Database&)> write) {
@@ -189,7 +190,8 @@ absl::Status Writer::Write(const WriteBatch& batch) {
 
 absl::Status Writer::PutAllocations(const std::vector<AllocationRow>& allocations) {
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, allocations));
-  // The deletion of a study leaves its allocations that have not ended.
+  // The deletion of a study keeps its allocations that have not ended. Delete such an allocation
+  // when it ends.
   for (const AllocationRow& row : allocations) {
     if (row.state != AllocationState::kEnded) continue;
     Statement drop(*db_,
@@ -210,7 +212,8 @@ absl::Status Writer::PutUsage(const WriteBatch& batch) {
 
 absl::Status Writer::PutRuns(const std::vector<RunRow>& runs) {
   if (runs.empty()) return absl::OkStatus();
-  std::map<std::pair<int64_t, RunState>, int64_t> changes;  // of the number of runs, by study and state
+  // Changes of the numbers of runs, by study and state.
+  std::map<std::pair<int64_t, RunState>, int64_t> changes;
   {
     int64_t last = counters_["run"];  // a run with a larger id is new
     Statement before(*db_, "SELECT study_id, state FROM run WHERE id = ?");
@@ -267,7 +270,7 @@ absl::Status Writer::PutSummaries(const std::vector<RunSummary>& summaries) {
   for (const RunSummary& summary : summaries) {
     const absl::StatusOr<bool> inserted = Put(*db_, summary, true);
     if (!inserted.ok()) return inserted.status();
-    // A run has a row in both tables or in none.
+    // A run has a row in both tables, run_summary and run_metrics, or in none.
     Statement metrics(*db_, *inserted ? "INSERT INTO run_metrics (run_id, metrics) VALUES (?1, ?2)"
                                       : "UPDATE run_metrics SET metrics = ?2 WHERE run_id = ?1");
     SCALELAB_RETURN_IF_ERROR(metrics.Run(summary.run_id, summary.metrics));
@@ -315,7 +318,7 @@ absl::Status Writer::Append(const StreamAppend& append) {
 absl::Status Writer::DeleteStudies(const std::vector<int64_t>& ids) {
   if (ids.empty()) return absl::OkStatus();
   for (int64_t id : ids) SCALELAB_RETURN_IF_ERROR(MarkDeleted(*db_, id));
-  // Small studies are gone with this commit; Maintain deletes the rest of large ones.
+  // This commit deletes small studies completely. Maintain deletes the remaining rows of large ones.
   points_.Forget();
   return DeleteSome(*db_, kept_).status();
 }

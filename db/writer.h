@@ -32,7 +32,7 @@ class Writer {
   Writer(std::unique_ptr<Database> db, int checkpoint_pages,
          std::function<void(std::span<const int64_t>)> runs_changed);
 
-  // As Store::Commit. Sometimes runs a checkpoint, on the calling thread.
+  // Implements Store::Commit. Sometimes runs a checkpoint on the calling thread.
   absl::Status Commit(const WriteBatch& batch);
   // Rolls back a commit that an I/O error interrupted before it could be rolled back.
   absl::Status RollBack();
@@ -42,7 +42,7 @@ class Writer {
   absl::StatusOr<bool> Maintain();
   // As Store::WriteRows.
   absl::Status WriteRows(absl::FunctionRef<absl::Status(Database&)> write);
-  // As Store::KeepInvisible and Store::StopKeeping.
+  // Implement Store::KeepInvisible and Store::StopKeeping.
   void KeepInvisible(int64_t study_id);
   void StopKeeping(int64_t study_id);
 
@@ -74,10 +74,12 @@ class Writer {
   std::map<std::string, int64_t> counters_ ABSL_GUARDED_BY(mutex_);
   const int checkpoint_pages_;
   const std::function<void(std::span<const int64_t>)> runs_changed_;
-  std::vector<int64_t> changed_ ABSL_GUARDED_BY(mutex_);  // runs, in the current transaction
-  // Whether a commit since the last complete Maintain, or one before the start, may have left work.
+  // Ids of runs that the current transaction has changed.
+  std::vector<int64_t> changed_ ABSL_GUARDED_BY(mutex_);
+  // Whether a commit since the last complete Maintain, or a commit of an earlier process, may have left
+  // work for Maintain.
   bool maintenance_due_ ABSL_GUARDED_BY(mutex_) = true;
-  // Studies that are marked as deleted, and whose rows are being written.
+  // Studies of KeepInvisible: they are marked as deleted while their rows are being written.
   std::set<int64_t> kept_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -15,8 +15,9 @@
 namespace scalelab {
 namespace {
 
-constexpr size_t kReadBudget = 8 << 20;                 // bytes read by one call of Read
-constexpr int64_t kMaxSkippedBytes = int64_t{4} << 30;  // of one line; holes of a sparse file do not count
+constexpr size_t kReadBudget = 8 << 20;  // bytes read by one call of Read
+// Limit for one line; holes of a sparse file do not count.
+constexpr int64_t kMaxSkippedBytes = int64_t{4} << 30;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50), kLongestRetry = absl::Seconds(5);
 
 }  // namespace
@@ -88,7 +89,7 @@ bool EventFile::Open(absl::Duration now) {
     OnError(fd.status().message(), now);
     return false;
   }
-  // A regular file may still take its place, until Finish.
+  // Until Finish, a regular file may still replace this one, so try again later.
   if (finishing_) {
     SetProblem(std::string(fd.status().message()));
     ended_ = true;
@@ -97,7 +98,7 @@ bool EventFile::Open(absl::Duration now) {
   return false;
 }
 
-// After Finish, takes the size of the file for its end, and finds out whether it is still the same file.
+// After Finish, determines the end of the file from its size, and checks that it is still the same file.
 bool EventFile::FindSize(absl::Duration now) {
   if (!finishing_ || size_ >= 0) return true;
   struct stat open_file {};
@@ -114,7 +115,7 @@ bool EventFile::FindSize(absl::Duration now) {
   return true;
 }
 
-// Finds out whether the file, which has `size` bytes now, has become shorter.
+// Checks whether the file, whose size is now `size`, has become shorter.
 void EventFile::CheckSize(int64_t size) {
   if (size >= std::max(place_.position, size_)) return;
   SetProblem("was truncated while it was read; events may be missing");

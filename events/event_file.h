@@ -34,23 +34,24 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  // Adds complete lines to `batch` until it has `limit` bytes, the file ends, or this call has read 8 MiB. Returns
-  // true in the last case: another call reads on. A line longer than kMaxLineBytes is added as malformed.
+  // Adds complete lines to `batch` until it has `limit` bytes, the file ends, or this call has read 8 MiB.
+  // Returns true in the last case: the caller should then call Read again. A line longer than kMaxLineBytes
+  // is added as malformed.
   bool Read(BatchBuilder& batch, size_t limit, std::vector<char>& buffer, absl::Duration now);
   // Makes the next Read start at `place`.
   void Seek(Place place);
-  // To be called when no process writes to the file any more. What is in the file now is still read; an incomplete
-  // last line is added as malformed.
+  // Call it when no process writes to the file any more. The present content of the file is still read; an
+  // incomplete last line is added as malformed.
   void Finish(absl::Duration now);
-  // Reads nothing more, for this reason.
+  // Stops reading, and stores the reason.
   void Abort(std::string problem);
 
   // The place after the last line that was read.
   Place place() const { return place_; }
   // Returns whether Finish was called and everything has been read, or nothing more can be read.
   bool AtEnd() const;
-  // What is wrong with the file, so that events may be missing: "events-0.jsonl is a FIFO, not a regular file".
-  // Empty if nothing is.
+  // The defect of the file because of which events may be missing, for example "events-0.jsonl is a FIFO, not
+  // a regular file". Empty if there is none.
   const std::string& problem() const { return problem_; }
   // The error after which a later Read will try again. Empty if the last one succeeded.
   const std::string& error() const { return error_; }
@@ -71,12 +72,12 @@ class EventFile {
   const absl::Duration unreadable_;
   int fd_ = -1;
   Place place_;
-  int64_t skip_from_ = 0;   // > 0: in a line that is too long; the search for its end continues here
+  int64_t skip_from_ = 0;   // > 0: a line is too long; the search for its end continues at this position
   int64_t skipped_ = 0;     // bytes of that line that were read
   bool finishing_ = false;  // Finish was called
   bool ended_ = false;      // nothing more is read
-  int64_t size_ = -1;       // nothing is read from here on; -1: there is no such limit yet
-  int failures_ = 0;        // since the last successful call
+  int64_t size_ = -1;       // reading ends at this position; -1: the end is not known yet
+  int failures_ = 0;        // number of failures since the last successful call
   absl::Duration retry_at_ = -absl::InfiniteDuration();
   absl::Duration finished_at_;
   std::string problem_, error_;

@@ -120,7 +120,8 @@ std::string ReadMetrics(const json& line, std::vector<std::pair<std::string, dou
   return "";
 }
 
-// Returns why the parser refuses a line. A number beyond the range of doubles is JSON, but it has no value here.
+// Returns why the parser refuses a line. A number beyond the range of doubles is valid JSON, but
+// it is refused.
 std::string WhyNotJson(absl::string_view text) {
   try {
     if (json::parse(text.begin(), text.end()).is_discarded()) return "is not JSON";

@@ -26,7 +26,7 @@ std::map<std::string, std::string> SoftwareOf(const v1::FrameworkEnvironment* en
       return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
     };
     const std::string framework = text("framework"), version = text("version");
-    // Some adapters report "torch 1.13.1" as their version.
+    // Some adapters report their version with the name: "torch 1.13.1".
     const bool named = absl::StartsWith(version, framework);
     if (environment != nullptr && !framework.empty())
       software["framework"] = named ? version : absl::StrCat(framework, " ", version);

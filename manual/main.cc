@@ -16,7 +16,7 @@ namespace {
 
 using namespace scalelab;  // NOLINT: only names of this project
 
-// What a template may contain in addition to the version.
+// The placeholders that a template may contain in addition to the version.
 struct Parts {
   std::string options, commands, keys;
 };

@@ -13,7 +13,7 @@ namespace {
 
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
-// Returns what the value of an option is called: "FILE"; empty for a flag.
+// Returns the placeholder for the value of an option, for example "FILE"; empty for a flag.
 std::string ValueName(const CLI::Option& option) {
   if (!option.get_option_text().empty()) return option.get_option_text();
   if (option.get_type_size() == 0) return "";
@@ -51,7 +51,7 @@ std::string Synopsis(const CLI::App& app, const std::string& path) {
 
 void AppendCommand(const CLI::App& app, const std::string& path, std::string* page) {
   absl::StrAppend(page, ".SS ", Escape(Synopsis(app, path)), "\n", Escape(app.get_description()), "\n");
-  // A command inherits the footer of the program; the page has that in sections of its own.
+  // A command inherits the footer of the program. Leave it out: the page contains it in separate sections.
   const std::string footer = app.get_footer();
   if (footer != app.get_parent()->get_footer()) absl::StrAppend(page, ".PP\n", Escape(footer), "\n");
   absl::StrAppend(page, Options(app));
@@ -89,7 +89,7 @@ std::string Commands(const CLI::App& app) {
   std::string page;
   const auto walk = [&page](const auto& self, const CLI::App& at, const std::string& path) -> void {
     const std::vector<const CLI::App*> below = Subcommands(at);
-    // A command that needs a subcommand does nothing itself.
+    // A command that needs a subcommand has no action of its own, so it gets no section.
     if (at.get_parent() != nullptr && (below.empty() || at.get_require_subcommand_min() == 0))
       AppendCommand(at, path, &page);
     for (const CLI::App* sub : below) self(self, *sub, absl::StrCat(path, " ", sub->get_name()));

@@ -1,4 +1,4 @@
-// Writes parts of man pages, in the macros of man(7). Pure.
+// Writes parts of man pages, in the macros of man(7). The functions are pure.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ std::string TermList(const std::vector<std::pair<std::string, std::string>>& ter
 // Returns the positional arguments and the options of `app`, but not those of its subcommands.
 std::string Options(const CLI::App& app);
 
-// Returns one subsection for each command below `app` that does something, with its synopsis, description, arguments
-// and options: "scalelab study submit [OPTIONS] FILE".
+// Returns one subsection for each command below `app` that has an action, with its synopsis, description,
+// arguments and options: "scalelab study submit [OPTIONS] FILE".
 std::string Commands(const CLI::App& app);
 
 // Replaces every line that is exactly `word` by `text`, which ends with a line break.

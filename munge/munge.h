@@ -26,8 +26,9 @@ class Munge {
     std::string payload;
     uid_t uid = 0;  // the account that has encoded it
   };
-  // Returns the content of a credential of this cluster. Blocks as Encode. Returns UNAVAILABLE as Encode, and
-  // UNAUTHENTICATED if the credential is forged, expired, or was decoded before on this machine.
+  // Returns the content of a credential of this cluster. Blocks like Encode. Returns UNAVAILABLE in the
+  // same cases as Encode, and UNAUTHENTICATED if the credential is forged, expired, or was decoded before
+  // on this machine.
   absl::StatusOr<Decoded> Decode(const std::string& credential) const;
 
  private:

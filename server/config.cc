@@ -149,7 +149,7 @@ std::string FrameworksDir() {
   return data + "/scalelab/frameworks";
 }
 
-// Makes the older name of limits.pending_allocations a rule.
+// Converts pending_jobs_per_user, the older name of limits.pending_allocations, to a rule of `limits`.
 absl::Status FillLimits(ServerConfig& config) {
   if (config.pending_jobs_per_user == 0) return absl::OkStatus();
   std::vector<LimitRule>& rules = config.policy.limits.rules;
@@ -174,7 +174,7 @@ absl::Status FillDefaults(ServerConfig& config) {
   if (config.jobs_run_as == "user") {
     if (config.scheduler != "slurm")
       return Invalid("jobs_run_as: user needs scheduler: slurm; the local scheduler runs jobs as scalelabd");
-    // Users can reach nothing in the data directory.
+    // Users have no access to anything in the data directory.
     if (config.runs_dir.empty() || absl::StartsWith(config.runs_dir + "/", config.data_dir + "/")) {
       return Invalid(absl::StrCat("jobs_run_as: user needs a directory of runs outside of ", config.data_dir,
                                   " that every user can reach on every node; set it with --runs DIR"));
@@ -214,7 +214,7 @@ absl::Status FillDefaults(ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// What the command line contains, as text.
+// The contents of the command line, as text.
 struct CommandLine {
   std::vector<std::vector<std::string>> values{Settings().size()};  // of each setting
   std::string file, backup_file, output = "text";
@@ -224,7 +224,7 @@ struct CommandLine {
 
 void Define(CLI::App& app, CommandLine& line) {
   app.set_help_flag("-h,--help", "Print this help and exit");
-  app.allow_extras();  // reported by ParseCommand, with the most similar name
+  app.allow_extras();  // ParseCommand reports unknown options together with the most similar name
   app.get_formatter()->column_width(28);
   for (size_t i = 0; i < Settings().size(); ++i) {
     const Setting& setting = Settings()[i];

@@ -31,10 +31,11 @@ struct ServerConfig {
   std::string runs_dir;
   // Addresses to serve on: "unix:/absolute/path" or "host:port". Default: unix:<data_dir>/scalelab.sock.
   std::vector<std::string> listen;
-  // Mode of Unix sockets. 0666 lets every account of this machine connect; each is known by its name.
+  // Mode of Unix sockets. With 0666 every account of this machine may connect; the server identifies each
+  // by its name.
   mode_t socket_mode = 0600;
-  // Who has a role: names, "@group", or "*". The account of scalelabd and root always are admins. Default: everybody who
-  // may connect is a user.
+  // The accounts that have a role: names, "@group", or "*" for all. The account of scalelabd and root always
+  // are admins. Default: everybody who may connect is a user.
   std::vector<std::string> admins, users, viewers;
   // Accounts of reverse proxies on the Unix socket, whose calls need a token.
   std::vector<std::string> proxies;
@@ -68,7 +69,7 @@ struct ServerConfig {
   // Limits and fair share. Only the configuration file can set it, except for this older name of one of the limits.
   Policy policy;
   int pending_jobs_per_user = 0;  // 0: not set
-  // Time between two polls of the scheduler; twice as long when no job is about to start or to end.
+  // Time between two polls of the scheduler; it is doubled if no job is expected to start or end soon.
   absl::Duration poll_interval = absl::Seconds(15);
   // Use SQLite's rollback journal instead of WAL, for a data_dir on a network filesystem.
   bool rollback_journal = false;
@@ -93,7 +94,7 @@ struct ServerConfig {
   bool reflection = false;
   std::string log_format = "text";  // or "json"
   std::string log_level = "info";   // trace, debug, info, warning, error
-  // By key of the file: its value as YAML, without those that the command line overrides.
+  // Maps each key of the file to its value as YAML. Leaves out keys that the command line overrides.
   std::map<std::string, std::string> texts;
 };
 
@@ -104,7 +105,7 @@ std::vector<std::string> KeysThatNeedRestart(const ServerConfig& running, const 
 struct Command {
   enum class Kind { kServe, kCheckConfig, kBackup, kDoctor, kPrint };
   Kind kind = Kind::kServe;
-  ServerConfig config;  // with defaults; for kBackup without defaults, for kPrint empty
+  ServerConfig config;  // with defaults; without them for kBackup; empty for kPrint
   // kPrint (--help, --version): output for stdout. kBackup: absolute path of the new file. kDoctor: the mistake in
   // the configuration; empty if there is none.
   std::string text;
@@ -119,7 +120,7 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
 // Calls `visit` with the definition of the command line. For the manual.
 void VisitCommandLine(const std::function<void(const CLI::App&)>& visit);
 
-// A key of the configuration file. For the manual.
+// A key of the configuration file, as the manual describes it.
 struct ConfigKey {
   std::string name, value, help;
   bool repeats = false;  // takes a list too

@@ -74,7 +74,8 @@ absl::Status AddRoleEntry(std::vector<std::string>& field, const std::string& va
   return absl::OkStatus();
 }
 
-// Refuses a name that no account has: the calls of the misspelt proxy would count as calls of its account.
+// Refuses a name that no account has. Otherwise, if a name is misspelt, the calls of that proxy would count
+// as calls of the proxy's account.
 absl::Status AddProxy(std::vector<std::string>& field, const std::string& value) {
   if (getpwnam(value.c_str()) == nullptr)
     return Invalid(

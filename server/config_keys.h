@@ -1,4 +1,5 @@
-// The keys of the configuration: one table for those that are flags too, and one for those of the file only.
+// The keys of the configuration: one table for the keys that are also flags, and one for the keys that only
+// the file can set.
 #pragma once
 
 #include <initializer_list>
@@ -36,7 +37,7 @@ std::string KeyOf(const Setting& setting);
 
 // Returns INVALID_ARGUMENT.
 absl::Status Invalid(const std::string& sentence);
-// Set a field, or return INVALID_ARGUMENT with a message that quotes the value and says what is allowed.
+// Set a field, or return INVALID_ARGUMENT with a message that quotes the value and lists the allowed values.
 absl::Status SetPath(std::string& field, const std::string& value);
 absl::Status SetChoice(std::string& field, const std::string& value,
                        const std::vector<absl::string_view>& choices);

@@ -47,7 +47,7 @@ static LocalSchedulerOptions LocalOptions(const ServerConfig& config, const Data
 static absl::StatusOr<std::map<std::string, std::string>> UsersOfJobs(Coordinator* coordinator) {
   const absl::Status stopping = absl::UnavailableError("the coordinator is not running");
   if (coordinator == nullptr) return stopping;
-  // Shared, because this function may return before set_value does.
+  // The promise is shared, because this function may return before set_value does.
   auto promise = std::make_shared<std::promise<absl::StatusOr<std::map<std::string, std::string>>>>();
   coordinator->Read([promise, stopping](const State* state) {
     if (state == nullptr) return promise->set_value(stopping);
@@ -59,8 +59,8 @@ static absl::StatusOr<std::map<std::string, std::string>> UsersOfJobs(Coordinato
   return promise->get_future().get();
 }
 
-// Creates the directory of the runs. If each user has a directory in it, every user may create one, and nobody may remove
-// that of another.
+// Creates the directory of the runs. If each user has a directory in it, its mode allows every user to create
+// a directory, but not to remove those of others.
 static absl::Status MakeRunsDirectory(const ServerConfig& config) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(config.runs_dir, error);
@@ -152,7 +152,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   daemon->sender_ = std::make_unique<Sender>(std::move(send), *daemon->store_);
   daemon->scorer_ = std::make_unique<Scorer>(*daemon->store_);
 
-  // Null until the coordinator exists. Changes before that are found by its first poll.
+  // Null until the coordinator exists. The first poll of the coordinator detects changes
+  // that happened before.
   auto coordinator_or_null = std::make_shared<std::atomic<Coordinator*>>(nullptr);
   if (config.jobs_run_as == "user") daemon->agents_ = std::make_unique<AgentHub>();
   const SlurmSchedulerOptions slurm = SlurmOptions(config, *tls);
@@ -276,9 +277,9 @@ void Daemon::Reconfigure(const ServerConfig& wanted) {
 
 Daemon::~Daemon() {
   exporter_.reset();
-  web_.reset();  // its calls have ended
+  web_.reset();  // all of its calls have ended
   // The coordinator completes the pending calls; then the RPC server can shut down.
-  if (agents_ != nullptr) agents_->Stop();  // no call waits for an agent any more
+  if (agents_ != nullptr) agents_->Stop();  // afterwards, no call waits for an agent
   if (frameworks_ != nullptr) frameworks_->Stop();
   if (coordinator_ != nullptr) coordinator_->Stop();
   const bool copies_ended = agent_events_ == nullptr || agent_events_->Stop(absl::Seconds(2));
@@ -290,7 +291,7 @@ Daemon::~Daemon() {
   const bool calls_ended = rpc_ == nullptr || rpc_->Shutdown(absl::Seconds(2));
   if (!copies_ended || !events_ended || !calls_ended || !retention_ended || !sender_ended || !scorer_ended ||
       !assessor_ended) {
-    // A thread is blocked in a call, and may use these parts when it continues.
+    // A thread is still blocked in a call, and may use these parts when it continues. Do not destroy them.
     spdlog::warn("a read or a notification is still blocked; ending without it");
     (void)metrics_.release();
     (void)auth_.release();
@@ -308,7 +309,7 @@ Daemon::~Daemon() {
     return;
   }
   rpc_.reset();
-  scheduler_.reset();  // calls the coordinator no more
+  scheduler_.reset();  // afterwards, it does not call the coordinator
   coordinator_.reset();
 }
 

@@ -34,7 +34,8 @@ class Daemon {
   // their training continue.
   ~Daemon();
 
-  // Applies the settings of `wanted` that need no restart. Names the others that have changed in the log.
+  // Applies the settings of `wanted` that need no restart. Writes the names of the other changed settings
+  // to the log.
   void Reconfigure(const ServerConfig& wanted);
   // Returns the addresses served, in the form that clients use.
   const std::vector<std::string>& addresses() const { return addresses_; }

@@ -46,7 +46,8 @@ std::vector<std::string> Hosts(const ServerConfig& config) {
   return hosts;
 }
 
-// Reads or makes the pair of the data directory. Both are in one file, so that they always belong together.
+// Reads the key and the certificate in the data directory, or makes them. Both are in one file, so that they
+// always belong together.
 absl::StatusOr<tls::KeyPair> OwnPair(const ServerConfig& config, const DataDir& data_dir) {
   const auto pem = data_dir.Secret("tls.pem", [&]() -> absl::StatusOr<std::string> {
     const auto made = tls::MakeKeyPair(Hosts(config));

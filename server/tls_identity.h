@@ -1,4 +1,4 @@
-// The certificate of TCP connections: that of the configuration, or one that the first start makes.
+// The certificate for TCP connections. The configuration names it, or the first start makes it.
 #pragma once
 
 #include <optional>

@@ -27,7 +27,7 @@ bool Reads(const RunSpec& run, ParameterGroup group) {
   return engine != nullptr && engine->Reads(group);
 }
 
-// The ranks among which a run divides its model.
+// The key with the number of ranks among which a run divides its model.
 struct RanksOfModel {
   absl::string_view key;  // empty: the engine does not divide models
   int64_t count = 0;      // 0: all ranks
@@ -86,7 +86,8 @@ void CellChecker::Add(std::string field, std::string description) {
     violations_->Add(std::move(field), std::move(description));
 }
 
-// Returns the reasons why the cell cannot run on this machine or at all: settings that contradict each other.
+// Returns the reasons why the cell cannot run on this machine, or cannot run at all because its settings
+// contradict each other.
 std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
                                                      const std::vector<int>& index) const {
   std::vector<FieldViolation> out;
@@ -115,7 +116,8 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
   return out;
 }
 
-// Returns whether only the default batch is known of a program of the user's own, and its command does not name it.
+// Returns whether the cell runs a custom program with the default batch, and its command does not contain the
+// batch. The batch of such a program is not known.
 bool CellChecker::IgnoresBatch(const RunSpec& run) const {
   if (!RunsOwnProgram(run.engine()) || raw_.scaling().global_batch() != 0 || grid_.Sets("global_batch"))
     return false;
@@ -193,7 +195,7 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
   }
 }
 
-// Checks that PyTorch's pipelines can run so many parts of a batch.
+// Checks that PyTorch's pipelines can run the cell's number of parts of a batch.
 void CellChecker::CheckPipelineParts(const RunSpec& run, const std::vector<int>& index) {
   if (!Reads(run, ParameterGroup::kPipeline) || RunsTrainer(run.engine()) || run.ranks() == 1) return;
   const int64_t slices = SlicesOf(run), stages = run.ranks() / slices;
@@ -211,7 +213,7 @@ void CellChecker::CheckPipelineParts(const RunSpec& run, const std::vector<int>&
   }
 }
 
-// Checks that so many ranks can divide the layers of the model.
+// Checks that the layers of the model can be divided among the cell's number of ranks.
 void CellChecker::CheckTensorRanks(const RunSpec& run, const std::vector<int>& index) {
   const ModelInfo* model = FindModel(run.model());
   if (!Reads(run, ParameterGroup::kTensor) || model == nullptr || run.ranks() == 1) return;
@@ -266,7 +268,8 @@ void CellChecker::CheckImages(const RunSpec& run, const std::vector<int>& index)
                    model->smallest_image));
 }
 
-// Refuses engines without baselines when the study measures communication: the curve could not show a cost.
+// If the study measures communication, refuses engines without baselines, because the curve could not
+// show their cost.
 void CellChecker::CheckCommunication(const RunSpec& run, const std::vector<int>& index) {
   const std::string& engine = run.engine();
   if (!spec_.measure().communication() || run.ranks() == 1 || OverlapsCommunication(engine) ||

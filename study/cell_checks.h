@@ -23,7 +23,7 @@ class CellChecker {
 
   // Returns false if the cell cannot run and the study excludes such cells (on_unusable: exclude).
   bool Check(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
-  // Returns why cells were excluded: the first hundred distinct sentences.
+  // Returns the reasons why cells were excluded: the first hundred distinct sentences.
   std::vector<std::string> TakeUnusable() { return std::move(unusable_); }
 
  private:

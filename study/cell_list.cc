@@ -28,8 +28,8 @@ Integer Whole(double number) {
   return number >= kLeast && number < -kLeast ? static_cast<Integer>(number) : 0;
 }
 
-// Unlike SetField of values.h it accepts values outside of the ranges of this version: an older one may have stored
-// them.
+// Sets a field. Unlike SetField of values.h, it accepts values outside of the ranges of this version, because
+// an older version may have stored them.
 void Set(const FieldDescriptor* field, const std::string& member, const Value& value, RunSpec* spec) {
   const auto* reflection = RunSpec::GetReflection();
   if (IsMap(field)) {

@@ -30,19 +30,19 @@ class CellValues {
 
   void SetCommon(scalelab::v1::RunSpec common);
   const scalelab::v1::RunSpec& common() const { return common_; }
-  // `common` without the command, which may be long.
+  // Returns `common` without the command, which may be long.
   const scalelab::v1::RunSpec& short_common() const { return short_common_; }
   // Returns the number of a value of parameter `name`; adds the value unless an equal one was added before.
   int NumberOf(absl::string_view name, const google::protobuf::Value& value);
-  // Frees what only NumberOf needs.
+  // Frees the memory that only NumberOf needs.
   void Finish() { numbers_.clear(); }
 
   int size() const { return static_cast<int>(entries_.size()); }  // also the largest number
   const std::string& name(int number) const { return entries_[number - 1].name; }
   const google::protobuf::Value& value(int number) const { return entries_[number - 1].value; }
-  // Returns RunSpec's field of the parameter; null if this version has no such parameter.
+  // Returns the field of RunSpec for the value's parameter; null if this version has no such parameter.
   const google::protobuf::FieldDescriptor* field(int number) const { return entries_[number - 1].field; }
-  // Returns the name in a field that is a map: "dropout" of "params.dropout"; empty for other fields.
+  // Returns the name within a field that is a map: "dropout" for "params.dropout"; empty for other fields.
   const std::string& member(int number) const { return entries_[number - 1].member; }
 
  private:
@@ -76,10 +76,11 @@ class CellList {
   absl::Span<const int> key(size_t i) const { return Numbers(2 * i); }
   absl::Span<const int> spec(size_t i) const { return Numbers(2 * i + 1); }
 
-  // These make the messages anew in each call.
+  // The following functions make a new message in each call.
   google::protobuf::Struct Key(size_t i) const;
   scalelab::v1::RunSpec Spec(size_t i) const;
-  // Returns the specification without `command`, which may be long and says nothing about how the cell trains.
+  // Returns the specification without `command`, which may be long and does not determine how
+  // the cell trains.
   scalelab::v1::RunSpec SpecWithoutCommand(size_t i) const;
   Cell operator[](size_t i) const { return {Key(i), Spec(i)}; }
   Cell back() const { return (*this)[size() - 1]; }
@@ -87,7 +88,7 @@ class CellList {
   // Return the value of a field of RunSpec, by the field's number, which must be of type string or int32.
   std::string Text(size_t i, int field) const;
   int32_t Int(size_t i, int field) const;
-  // What a cell needs on nodes.
+  // The resources that a cell needs on nodes.
   struct Needs {
     int ranks = 1, cpus_per_rank = 1, gpus_per_rank = 0;
   };
@@ -126,7 +127,7 @@ class CellList {
   }
 
   std::shared_ptr<CellValues> values_;
-  std::vector<int> numbers_;    // of all cells: those of the key, then those of the specification
+  std::vector<int> numbers_;    // for each cell: the numbers of the key, then those of the specification
   std::vector<uint32_t> ends_;  // two for each cell: where its ranges of numbers_ end
 };
 

@@ -28,11 +28,11 @@ constexpr absl::string_view kDerived[] = {
     "dataset",       "augment",           "image_size",   "global_batch", "batch_per_rank",
     "learning_rate", "warmup_start_rate", "warmup_steps", "epochs",       "cpus_per_rank"};
 
-// Epochs of a run that only max_steps limits: the most that a study may set.
+// Number of epochs of a run that only max_steps limits: the largest number that a study may set.
 constexpr int kManyEpochs = 1'000'000;
 
-// Returns the values that all cells start with. Until Derive, the batches and the learning rate hold the
-// inputs of their derivation.
+// Returns the values with which all cells begin. Before Derive is called, the batches and the learning rate
+// contain the inputs of their derivation.
 RunSpec BaseSpec(const StudySpec& spec, const Grid& grid) {
   RunSpec base;
   SetDefaults(&base);
@@ -63,14 +63,14 @@ CellMaker::CellMaker(const StudySpec& raw, const StudySpec& spec, const Grid& gr
       values_(std::make_shared<CellValues>(RunSpec())) {
   for (size_t f = 0; f < grid.factors.size(); ++f) {
     for (const GridAxis& axis : grid.factors[f].axes) {
-      if (axis.key.parameter == nullptr) continue;  // a violation: the study is refused
+      if (axis.key.parameter == nullptr) continue;  // this is a violation, so the study is refused
       Place place{f, &axis, {}, std::ranges::find(kDerived, axis.name) != std::end(kDerived)};
       for (const Value& value : *axis.values) place.numbers.push_back(values_->NumberOf(axis.name, value));
       places_.push_back(std::move(place));
     }
   }
   std::ranges::sort(places_, {}, [](const Place& place) { return place.axis->name; });
-  // The fields of other axes are listed by every cell.
+  // Every cell lists the fields of the other axes.
   MoveTo(std::vector<int>(index_.size(), 0));
   RunSpec common = run_;
   for (const Place& place : places_) {
@@ -96,7 +96,7 @@ void CellMaker::SetAxis(const Place& place, int index) {
   if (!value.list_value().values().empty()) run_.add_command("");
 }
 
-// Sets the fields of kDerived to the inputs of their derivation.
+// Sets the fields in kDerived to the values from which Derive computes them.
 void CellMaker::ResetDerived() {
   if (run_.dataset() != base_.dataset()) run_.set_dataset(base_.dataset());
   run_.set_augment(base_.augment());
@@ -116,7 +116,8 @@ void CellMaker::Derive() {
   const bool folder = run->dataset() == "imagefolder";
   if (!augment_set_) run->set_augment(folder || run->dataset() == "cifar10");
   if (folder && run->image_size() == 0) run->set_image_size(kFolderImage);
-  // A decay of the rate is defined by the epochs, so they keep their default there.
+  // A decay of the learning rate depends on the number of epochs, so with a decay the epochs
+  // keep their default.
   if (!epochs_set_ && run->max_steps() > 0 && run->lr_schedule() == "constant") run->set_epochs(kManyEpochs);
   int64_t ranks = std::max(run->ranks(), 1);
   if (spec_.scaling().mode() == Scaling::WEAK) {
@@ -133,7 +134,7 @@ void CellMaker::Derive() {
   run->set_learning_rate(rate);
   run->set_warmup_start_rate(run->warmup_epochs() > 0 ? std::min(base / 10, rate) : rate);
   int64_t steps = KnownSteps(*run);
-  // A graph is recorded in the last of these steps, which takes long.
+  // With cuda_graph, keep the number of warm-up steps: the last of them records the graph, which takes long.
   const int64_t least = run->cuda_graph() ? std::min<int64_t>(run->warmup_steps(), steps - 1) : 0;
   if (!warmup_set_ && steps > 0)
     run->set_warmup_steps(std::min<int64_t>(run->warmup_steps(), std::max(steps / 4, least)));

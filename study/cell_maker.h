@@ -12,8 +12,8 @@
 
 namespace scalelab {
 
-// Walks through the cells of a grid, with the fields that are derived from a cell's other values. Keeps one RunSpec, so
-// that a cell costs only the fields that differ from those of the cell before it.
+// Iterates over the cells of a grid, and computes the fields that are derived from a cell's other values.
+// Keeps one RunSpec, so that a cell costs only the fields that differ from those of the cell before it.
 class CellMaker {
  public:
   // `raw` is the specification as written, `spec` the one with defaults; they and `grid` must outlive the maker.
@@ -21,8 +21,8 @@ class CellMaker {
 
   // Goes to the cell with these indexes of values, one for each factor.
   void MoveTo(const std::vector<int>& index);
-  // Returns the specification of this cell. Where `command` is an axis, it is an empty text in place of the value,
-  // because copying a long one for each cell takes long.
+  // Returns the specification of this cell. If `command` is an axis, the specification has an empty command,
+  // because copying a long command for each cell would take long.
   const scalelab::v1::RunSpec& spec() const { return run_; }
   // Adds this cell to the list, which must share values().
   void AddTo(CellList* list);
@@ -44,12 +44,12 @@ class CellMaker {
 
   const scalelab::v1::StudySpec& spec_;
   const bool dataset_set_, augment_set_, epochs_set_, warmup_set_, cores_set_;
-  scalelab::v1::RunSpec base_;  // what all cells start with
+  scalelab::v1::RunSpec base_;  // the values with which all cells begin
   std::vector<Place> places_;   // by name of the axis
   std::vector<int> index_;      // of this cell
   scalelab::v1::RunSpec run_;
   std::shared_ptr<CellValues> values_;
-  std::vector<int> key_, listed_;  // of AddTo, to use their memory again
+  std::vector<int> key_, listed_;  // buffers of AddTo, which are reused
 };
 
 }  // namespace scalelab

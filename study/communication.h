@@ -12,7 +12,7 @@ namespace scalelab {
 
 // Returns whether the engine communicates while backward runs. Only such engines can be measured this way.
 bool OverlapsCommunication(absl::string_view engine);
-// Returns whether the engine is one of the two that others are compared with:
+// Returns whether the engine is one of the two baselines of other engines:
 // UnsynchronisedEngine() and SerialEngine().
 bool IsBaselineEngine(absl::string_view engine);
 

@@ -34,7 +34,7 @@ std::string EngineWith(const RunParameter& parameter) {
   return native || names.empty() ? "a native engine" : std::string(names.front());
 }
 
-// Appends the misfit of a form of gradients that the engine does not have.
+// Appends an error if the engine does not support the run's gradient_compression.
 void CheckCompression(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
   const std::string& form = run.gradient_compression();
   if (form.empty() || form == "none" || !engine.Reads(ParameterGroup::kCompression)) return;
@@ -51,7 +51,8 @@ void CheckCompression(const Engine& engine, const v1::RunSpec& run, std::vector<
   }
 }
 
-// Appends why the ranks and GPUs of the run do not suit an engine with parameter servers, or with several replicas in one process.
+// Appends an error if an engine with parameter servers, or with several replicas in one process, does not
+// support the ranks and GPUs of the run.
 void CheckRoles(const Engine& engine, const v1::RunSpec& run, bool cpu, std::vector<EngineMisfit>* misfits) {
   if (engine.Reads(ParameterGroup::kServers) && run.ranks() > 1 && run.server_ranks() >= run.ranks()) {
     misfits->push_back(
@@ -148,7 +149,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   check("model", "does not have", engine->models, run.model());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
   CheckCompression(*engine, run, &misfits);
-  // The adapters refuse these too (worker/adapters/scalelab/training.py).
+  // The adapters refuse these settings too (worker/adapters/scalelab/training.py).
   for (const RunParameter& parameter : RunParameters()) {
     if (!IsNativeOnly(parameter) || engine->Reads(parameter.group) || !HasField(parameter, run)) continue;
     const std::string value = FieldText(parameter, run), usual = DefaultText(parameter);

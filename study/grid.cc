@@ -65,7 +65,7 @@ class GridReader {
   }
 
  private:
-  // A study that only uses engine custom may use any names for models and data sets.
+  // In a study that uses only engine custom, models and data sets may have any names.
   bool OnlyCustom() const {
     auto custom = [](const Value& value) { return RunsOwnProgram(value.string_value()); };
     auto all_custom = [&](const v1::Axis& axis) {
@@ -80,7 +80,7 @@ class GridReader {
     return false;
   }
 
-  // Returns the key. Its parameter is null after adding a violation.
+  // Returns the key. If the key is not known, adds a violation and returns a key whose parameter is null.
   GridKey Find(absl::string_view name, const std::string& path) {
     GridKey key = FindGridKey(name);
     if (std::optional<std::string> problem = CheckKey(key)) {

@@ -27,7 +27,7 @@ struct GridFactor {
   int length = 0;
 };
 
-// Refers to the specification it was read from.
+// The grid of a specification. It refers to the specification.
 struct Grid {
   std::vector<std::pair<GridKey, const google::protobuf::Value*>> fixed;
   std::vector<GridFactor> factors;  // matrix, then zip; the first one varies slowest
@@ -37,8 +37,8 @@ struct Grid {
   const GridAxis* FindAxis(absl::string_view name, size_t* factor) const;
   // Returns whether the key is fixed or an axis.
   bool Sets(absl::string_view name) const;
-  // Returns the field path of the key's value in the cell at `index`: that of its axis, that in
-  // "fixed", or `otherwise`.
+  // Returns the field path of the key's value in the cell at `index`: the path of its axis or its path in
+  // "fixed"; `otherwise` if the study does not set the key.
   std::string Where(absl::string_view name, const std::vector<int>& index, absl::string_view otherwise) const;
 };
 
@@ -89,7 +89,7 @@ class ExcludeIndex {
   using Bits = std::vector<uint64_t>;        // one for each entry
   std::vector<std::vector<Bits>> possible_;  // by factor and index of its value: entries that may match
   std::vector<CellMatcher> entries_;
-  Bits on_fields_;  // entries with keys that are no axes
+  Bits on_fields_;  // entries with keys that are not axes
   Bits all_;
   Bits used_;
   Bits matches_;

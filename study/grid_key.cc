@@ -14,7 +14,7 @@ namespace scalelab {
 
 namespace {
 
-// Returns whether the text may be a name of the user's own.
+// Returns whether the text is a valid name for the user to choose in `params` or `env`.
 bool IsMember(absl::string_view name) {
   constexpr size_t kLongest = 64;
   return !name.empty() && name.size() <= kLongest && !absl::ascii_isdigit(name[0]) &&

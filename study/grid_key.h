@@ -9,7 +9,8 @@
 
 namespace scalelab {
 
-// A key of "fixed", "matrix" and "zip": a run parameter, or a name of the user's own in a map of them.
+// A key of "fixed", "matrix" and "zip": a run parameter or, for a parameter that is a map, a name in it that
+// the user chooses.
 struct GridKey {
   std::string name;                         // "ranks", "params.dropout"
   const RunParameter* parameter = nullptr;  // null if there is no such key

@@ -1,4 +1,4 @@
-// What a study measures: the checks of `measure`, and what it means for runs. Internal to this library.
+// Checks the section `measure`, and sets the run parameters that follow from it. Internal to this library.
 #pragma once
 
 #include "scalelab/v1/run.pb.h"
@@ -7,7 +7,7 @@
 
 namespace scalelab {
 
-// Checks the section without its relation to engines.
+// Makes the checks of the section that do not depend on engines.
 void CheckMeasure(const scalelab::v1::Measure& measure, Violations* violations);
 
 // Sets the fields of the run that follow from the section. `measure` has all defaults.

@@ -30,7 +30,8 @@ struct ExpandedStudy {
   scalelab::v1::StudySpec spec;  // with all defaults filled in
   CellList cells;                // in file order, then the baselines
   int baselines = 0;             // number of cells at the end, from "measure: {communication: true}"
-  // By "exclude" and "on_unusable"; curves show them as excluded. Shares the values of `cells`.
+  // Cells that "exclude" and "on_unusable" leave out; curves show them as excluded. Shares the
+  // values of `cells`.
   CellList excluded;
   std::vector<std::string> unusable;  // why "on_unusable: exclude" removed cells: distinct sentences
   std::vector<PlannedRun> runs;  // in order of execution; for RANDOMIZED, each repeat is a shuffled block

@@ -65,7 +65,7 @@ std::string SbatchOptionMistake(absl::string_view name, absl::string_view value)
   for (const OwnOption& own : kOwnOptions) {
     if (own.name == name) return absl::StrCat("sbatch option '", name, "' cannot be set here: ", own.instead);
   }
-  // sbatch accepts a prefix of a long option's name.
+  // Compare prefixes too, because sbatch accepts a prefix of a long option's name.
   for (const OwnOption& own : kOwnOptions) {
     if (absl::StartsWith(own.name, name)) {
       return absl::StrCat("sbatch option '", name, "' could be read as '", own.name,

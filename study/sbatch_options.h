@@ -8,8 +8,8 @@
 
 namespace scalelab {
 
-// Returns what is wrong with this option; empty if it may be passed through. `name` is the name of a long
-// option without leading dashes. An empty `value` means that the option has none.
+// Returns the reason why this option is refused; empty if it may be passed through. `name` is the name of a
+// long option without leading dashes. An empty `value` means that the option has none.
 std::string SbatchOptionMistake(absl::string_view name, absl::string_view value);
 
 }  // namespace scalelab

@@ -9,10 +9,11 @@
 namespace scalelab {
 namespace {
 
-// Time in which an allocation holds its nodes before its first run and after its last one: prolog, start of the workers,
-// epilog.
+// Time for which an allocation holds its nodes before its first run and after its last run: prolog, start of
+// the workers, epilog.
 constexpr double kIdleSeconds = 120;
-// Size of a data set that the specification does not give. Only the ratio of the cells' times matters.
+// Assumed size of a data set if the specification does not contain it. Only the ratio of the
+// cells' times matters.
 constexpr double kUsualSamples = 50'000;
 
 }  // namespace

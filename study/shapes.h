@@ -1,4 +1,4 @@
-// The shapes of a study's allocations, and what they cost.
+// The shapes of a study's allocations, and their cost.
 #pragma once
 
 #include <map>
@@ -20,9 +20,11 @@ struct AllocationShape {
 
 // The shapes of the allocations of a study with AllocationMode GROUP.
 struct GroupShapes {
-  // The largest first. One, which serves every cell, or one for each number of nodes that cells need.
+  // The shapes, the largest first: either one shape that serves every cell, or one for each number of nodes
+  // that cells need.
   std::vector<AllocationShape> shapes;
-  // Estimates, see PlanStudyResponse.node_hours_largest.
+  // Estimates of the node-hours with either kind of shapes.
+  // PlanStudyResponse.node_hours_largest describes them.
   double largest_node_hours = 0, own_node_hours = 0;
 };
 
@@ -40,7 +42,7 @@ class ShapeOfCells {
  private:
   struct Need {
     int cpus_per_rank = 1, gpus_per_rank = 0;
-    double samples = 0;  // that each rank processes, sum over the cells
+    double samples = 0;  // samples that each rank processes, summed over the cells
   };
   std::map<int, Need> by_ranks_;
 };
@@ -51,9 +53,10 @@ AllocationShape ShapeOf(const CellList::Needs& cell, const scalelab::v1::Resourc
 // Returns an estimate of the number of samples that each rank of a run processes.
 double SamplesOfRank(const scalelab::v1::RunSpec& spec);
 
-// Returns the number of nodes that so many ranks need in an allocation of this shape.
+// Returns the number of nodes that `ranks` ranks need in an allocation of this shape.
 int NodesFor(int ranks, const AllocationShape& shape);
-// Returns the index of the smallest of the shapes that has so many nodes. `shapes` is sorted, the largest first.
+// Returns the index of the smallest of the shapes that has at least `nodes` nodes. `shapes` is sorted,
+// the largest first.
 int ShapeWithNodes(const std::vector<AllocationShape>& shapes, int nodes);
 
 // Returns the largest number of allocations that the study may have at the same time.

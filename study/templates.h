@@ -5,7 +5,7 @@
 
 namespace scalelab {
 
-// Adds a violation for each template in a command of the grid whose name is no key that every run has.
+// Adds a violation for each template in a command of the grid whose name is not a key that every run has.
 void CheckTemplates(const Grid& grid, Violations* violations);
 
 }  // namespace scalelab

@@ -19,7 +19,8 @@ using google::protobuf::Struct;
 using google::protobuf::Value;
 
 constexpr size_t kLongestText = 4096;
-// Of a model or data set of a user's own: every cell stores its model.
+// Maximum length of the name of a custom program's model or data set. It is limited because every cell
+// stores the name.
 constexpr size_t kLongestName = 100;
 
 // Sections in the order of a study file.
@@ -81,7 +82,7 @@ std::optional<std::string> CheckNumber(absl::string_view name, double number, do
   return std::nullopt;
 }
 
-// Checks the value of a name of the user's own.
+// Checks the value of a name that the user has chosen in `params` or `env`.
 std::optional<std::string> CheckOwnValue(const std::string& name, const Value& value) {
   switch (value.kind_case()) {
     case Value::kStringValue:
@@ -239,7 +240,7 @@ std::string Fingerprint(const Value& value) {
       return out;
     }
     case Value::kStructValue:
-      return "m";  // no key accepts a mapping; it is refused before comparison
+      return "m";  // no key accepts a mapping, so it is refused before values are compared
     default:
       return "0";
   }

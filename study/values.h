@@ -39,7 +39,7 @@ class Violations {
 
 // Returns `text` in quotes, truncated if it is long, with control characters replaced.
 std::string Quote(absl::string_view text);
-// Returns a value as messages show it: text in quotes, numbers in their shortest exact form.
+// Formats a value for messages: text in quotes, numbers in their shortest exact form.
 std::string Show(const google::protobuf::Value& value);
 // Returns for example "1,234,567" for 1234567.
 std::string WithCommas(int64_t number);
@@ -48,10 +48,11 @@ std::string WithCommas(int64_t number);
 // name is similar.
 std::string UnknownName(absl::string_view kind, absl::string_view word,
                         const std::vector<absl::string_view>& known);
-// Returns the same text for an unknown key, but lists the known keys only if there is no suggestion.
+// Returns the same kind of message for an unknown key, but lists the known keys only if there
+// is no suggestion.
 std::string UnknownKey(absl::string_view word, const std::vector<absl::string_view>& known);
-// Returns what is wrong with `value` as the value of `key`; nothing if it is valid. With `any_choice`, a text
-// key accepts any text.
+// Returns the error in `value` as the value of `key`; nothing if it is valid. With `any_choice`, a text key
+// accepts any text.
 std::optional<std::string> CheckValue(const GridKey& key, const google::protobuf::Value& value,
                                       bool any_choice);
 

@@ -30,7 +30,7 @@ absl::StatusOr<int> Connect(const std::string& host, const std::string& port, ab
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
     const int fd = socket(info->ai_family, info->ai_socktype | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
-    // The timeout of sending also limits connect().
+    // SO_SNDTIMEO also limits connect().
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     if (connect(fd, info->ai_addr, info->ai_addrlen) == 0) return fd;
@@ -41,8 +41,8 @@ absl::StatusOr<int> Connect(const std::string& host, const std::string& port, ab
       absl::StrCat("cannot connect to ", host, ":", port, ": ", std::strerror(error)));
 }
 
-// Blocks SIGPIPE in this thread: OpenSSL writes without MSG_NOSIGNAL, and a program that does not speak TLS may close the
-// connection.
+// Blocks SIGPIPE in this thread: OpenSSL writes without MSG_NOSIGNAL, and a program that does not speak TLS
+// may close the connection.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -77,7 +77,8 @@ absl::StatusOr<Presented> FetchCertificate(const std::string& host, const std::s
   const Context context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return absl::InternalError("cannot use OpenSSL: " + TakeError());
   SSL_CTX_set_default_verify_paths(context.get());
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);  // the result is reported, not enforced
+  // The result of the verification is only reported.
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
   const Ssl ssl(SSL_new(context.get()));
   static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
   SSL_set_alpn_protos(ssl.get(), kHttp2, sizeof kHttp2);

@@ -10,7 +10,7 @@ namespace scalelab::tls {
 
 struct Presented {
   std::string certificate;  // PEM; the server's own, without those of authorities
-  bool trusted = false;     // an authority of the system vouches for this host
+  bool trusted = false;     // whether an authority of the system has signed it for this host
 };
 
 // Connects to `host` (a name, an IPv4 address, or an IPv6 address with or without brackets), makes a handshake and

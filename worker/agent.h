@@ -1,8 +1,8 @@
 // The worker's reconciliation loop: reports the node's state to the coordinator, receives the desired state,
 // and acts on the difference.
 //
-// The coordinator may assign attempts ahead: the agent begins each of them as soon as no process of the attempts before
-// it is left, without a call in between.
+// The coordinator may assign attempts in advance. The agent begins each of them as soon as no process of
+// earlier attempts is left, without a call in between.
 //
 // While no attempt runs, the agent calibrates the node, if the study has a noise guard and the last calibration is not
 // recent; attempts wait until it ends.
@@ -33,7 +33,7 @@ struct AgentOptions {
   // Time without an answer from the coordinator and without a running attempt, after which the agent exits. While an
   // attempt runs, the agent waits for the coordinator without a limit: training must not end because of it.
   absl::Duration give_up_after = absl::Hours(1);
-  // After SIGTERM and the end of the last process: time limit for the final report.
+  // Time limit for the final report, after SIGTERM and the end of the last process.
   absl::Duration leave_within = absl::Seconds(10);
 };
 
@@ -55,7 +55,7 @@ class Agent {
   void Start();
   // Handles SIGTERM: accepts no new attempts, stops the current ones, reports their ends and exits.
   void Leave();
-  // Sends a new report soon, because something in it (the node's software) has changed.
+  // Sends a new report soon, because its content (the node's software) has changed.
   void Refresh();
 
  private:
@@ -98,13 +98,13 @@ class Agent {
   bool quitting_ = false;
   Exit exit_ = Exit::kDone;
 
-  uint64_t sync_number_ = 0;  // of the latest call; answers to older calls are ignored
+  uint64_t sync_number_ = 0;  // number of the latest call; answers to older calls are ignored
   bool sync_in_flight_ = false;
   bool sync_said_goodbye_ = false;  // the call in flight reports: leaving, and all attempts have ended
-  absl::Duration sync_sent_;        // SteadyNow
+  absl::Duration sync_sent_;        // EventLoop::Now
   EventLoop::TimerId sync_timer_ = 0, leave_timer_ = 0, prepare_timer_ = 0;
-  absl::Duration sync_due_;    // SteadyNow
-  absl::Duration idle_since_;  // SteadyNow of the last answer, or later if an attempt was running
+  absl::Duration sync_due_;    // EventLoop::Now
+  absl::Duration idle_since_;  // EventLoop::Now of the last answer, or later if an attempt was running
   int failures_ = 0;
   std::shared_ptr<bool> alive_;  // expires with the agent: late answers check it
 };

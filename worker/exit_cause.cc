@@ -92,8 +92,8 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
                     const std::string& directory) {
   const bool launched = !launcher.empty();
   const LauncherWords said = launched ? WordsOf(directory + "/launcher.err") : LauncherWords();
-  // The rank to quote: the one that failed; with a launcher, the first rank with any output
-  // to standard error.
+  // Select the rank whose output is quoted: the rank that failed; with a launcher, the first rank with any
+  // output to standard error.
   int rank = std::max(0, result.failed);
   bool any_started = !launched;
   std::string words;

@@ -9,13 +9,13 @@
 namespace scalelab::worker {
 
 struct ExitCause {
-  // CAUSE_UNSPECIFIED: the coordinator judges by the events.
+  // CAUSE_UNSPECIFIED means that the coordinator determines the cause from the events.
   v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message;  // one sentence
 };
 
-// Judges a job that ended with a status other than 0, from its result and the output files in the attempt's
-// directory. `launcher` is LaunchPlan::launcher, `ranks` the number of ranks.
+// Determines the cause of a job that ended with a status other than 0, from its result and the output files
+// in the attempt's directory. `launcher` is LaunchPlan::launcher, `ranks` the number of ranks.
 ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ranks,
                     const std::string& directory);
 

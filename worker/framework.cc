@@ -35,13 +35,14 @@ class NativeFramework final : public Framework {
           absl::StrCat("Engine ", spec.engine(), " needs the trainer, but '", trainer_,
                        "' is not an executable program; build it (SCALELAB_TRAINER=ON) or set --trainer."));
     }
-    // Ranks of gloo and nccl always rendezvous in the attempt's directory; the launcher does not matter. On
-    // Slurm, MPI needs its launcher even for one rank.
+    // Ranks of gloo and nccl always rendezvous in the attempt's directory, with any launcher. On Slurm, MPI
+    // needs its launcher even for one rank.
     const bool gpus = UsesGpus(spec.device(), spec.gpus_per_rank());
     const bool mpi = NativeBackend(spec.backend(), spec.ranks(), gpus) == "mpi";
     RankProgram program;
     program.argv = {trainer_};
-    // The trainer would set this variable and execute itself again, and so load LibTorch twice.
+    // Set this variable here. Otherwise the trainer would set it and execute itself again, which
+    // loads LibTorch twice.
     program.defaults = {{kMallocTunables, kHugePages}};
     program.rendezvous = mpi ? Rendezvous::kMpi : Rendezvous::kNone;
     return program;

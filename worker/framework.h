@@ -26,7 +26,7 @@ struct RankProgram {
   // variables that torchrun sets.
   std::string launcher = {};
   std::vector<std::pair<std::string, std::string>> defaults =
-      {};  // added unless the worker's environment has them
+      {};  // variables that are added unless the worker's environment has them
 };
 
 // Implementations are immutable, so any thread may call them.
@@ -36,7 +36,7 @@ class Framework {
   // Returns whether this framework runs the engine ("native/ddp").
   virtual bool Serves(absl::string_view engine) const = 0;
   // Returns the program for an attempt whose engine this framework serves. Returns FAILED_PRECONDITION if it
-  // is not installed on this node, or the study lacks something; the message suggests what to try.
+  // is not installed on this node, or the study lacks a required key; the message suggests a solution.
   virtual absl::StatusOr<RankProgram> ProgramOf(const DesiredAttempt& attempt) const = 0;
 };
 

@@ -16,7 +16,7 @@
 namespace scalelab::worker {
 namespace {
 
-// The coordinator answers Synchronize within 10 s.
+// Deadline of a Synchronize call. The coordinator answers it within 10 s.
 constexpr int kDeadlineSeconds = 20;
 constexpr int kMaxMessageBytes = 64 << 20;
 

@@ -15,8 +15,8 @@ struct CoordinatorAddress {
   // one. A call uses the current address; UNAVAILABLE makes the next call use the next one.
   std::vector<std::string> servers;
   std::string allocation;        // token
-  std::string secret;            // of the allocation, sent as a bearer token
-  std::string certificate = {};  // what TLS trusts, PEM; empty: the authorities of the system
+  std::string secret;            // secret of the allocation, sent as a bearer token
+  std::string certificate = {};  // certificate that TLS trusts, PEM; empty: the authorities of the system
 };
 
 // Returns INVALID_ARGUMENT if the certificate cannot be used. The client's destructor cancels all calls in flight and waits for their callbacks.

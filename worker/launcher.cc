@@ -81,12 +81,14 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
                                 // The coordinator has counted the slots, and this machine is the only node.
                                 "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"};
   if (host.root) argv.push_back("--allow-run-as-root");
-  // When a rank dies or SIGTERM arrives, mpirun waits this many seconds before it sends SIGTERM to the ranks, and again before
-  // it kills them, even if no rank is left. The default of 1 is too short for a checkpoint. The ranks get SIGTERM from the
-  // worker as well, so they have twice this time: as long as Slurm gives them by default (KillWait).
+  // When a rank dies or SIGTERM arrives, mpirun waits this many seconds before it sends SIGTERM to the
+  // ranks, and again before it kills them, even if no rank is left. The default of 1 is too short for a
+  // checkpoint. The ranks get SIGTERM from the worker as well, so they have twice this time, which equals
+  // Slurm's default (KillWait).
   if (!attempt.checkpoint_directory().empty())
     argv.insert(argv.end(), {"--mca", "odls_base_sigkill_timeout", "15"});
-  // An option would override a variable that the study sets.
+  // Set a variable instead of passing an option, because an option would override the variable that
+  // the study sets.
   if (!Contains(environment, "OMPI_MCA_btl")) argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
   if (!host.single_copy) argv.insert(argv.end(), {"--mca", "btl_vader_single_copy_mechanism", "none"});
   argv.push_back(host.rank_program);
@@ -105,7 +107,7 @@ std::vector<std::string> Torchrun(const Desired& attempt, const RankProgram& pro
     }
     return std::string();
   };
-  // The torchrun of the Python that runs the script.
+  // Use the torchrun of the Python that runs the script.
   const std::string& python = program.argv.front();
   const absl::string_view file = absl::string_view(python).substr(python.rfind('/') + 1);
   std::vector<std::string> argv{"torchrun"};

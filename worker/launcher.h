@@ -1,4 +1,4 @@
-// Plans which processes a node starts for an attempt. Pure: depends on the arguments only.
+// Plans which processes a node starts for an attempt. Pure functions.
 #pragma once
 
 #include <string>

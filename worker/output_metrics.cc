@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 
 constexpr absl::Duration kPause = absl::Milliseconds(250);
 constexpr size_t kPartBytes = 1 << 20;
-// A longer line is matched by its beginning.
+// Of a longer line, only the beginning is matched.
 constexpr size_t kLongestLine = 64 << 10;
 
 std::string TextOf(const google::protobuf::Struct& fields, const char* name) {
@@ -160,7 +160,7 @@ void OutputMetrics::Add(double value, Rule* rule) {
 void OutputMetrics::End() {
   for (Output& output : outputs_) {
     if (output.unread.empty()) continue;
-    output.unread += '\n';  // the last line has no end
+    output.unread += '\n';  // the last line has no line break
     TakeLines(output);
   }
   if (succeeded_) {

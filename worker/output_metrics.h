@@ -1,5 +1,6 @@
-// Metrics from the output of a program that writes no events: follows standard output and standard error of rank 0, and
-// appends event lines to its event file. All methods and callbacks run on the event loop's thread.
+// Extracts metrics from the output of a program that writes no events. Follows standard output and
+// standard error of rank 0, and appends event lines to its event file. All methods and callbacks run on
+// the event loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace scalelab::worker {
 
 class OutputMetrics {
  public:
-  // `extract` is RunSpec.extract. The files of `outputs` need not exist yet. Returns INVALID_ARGUMENT if an expression is
-  // not valid.
+  // `extract` is RunSpec.extract. The files of `outputs` need not exist yet. Returns INVALID_ARGUMENT if an
+  // expression is not valid.
   static absl::StatusOr<std::unique_ptr<OutputMetrics>> New(EventLoop& loop,
                                                             const google::protobuf::Struct& extract,
                                                             std::vector<std::string> outputs,
@@ -29,8 +30,8 @@ class OutputMetrics {
 
   // Starts to follow the output.
   void Start() { Look(); }
-  // Reads the rest of the output, in parts. If `succeeded`, then also appends the finish event with the metrics of the run.
-  // Calls `done` with what is missing, in one sentence, or with "".
+  // Reads the rest of the output, in parts. If `succeeded`, then also appends the finish event with the
+  // metrics of the run. Calls `done` with one sentence about missing metrics, or with "".
   void Finish(bool succeeded, std::function<void(std::string)> done);
 
  private:
@@ -41,12 +42,12 @@ class OutputMetrics {
     bool per_step = false;
     Take take = Take::kLast;
     int64_t matches = 0;
-    double value = 0;  // of the run; the sum with kMean
+    double value = 0;  // value for the run; with kMean, the sum
   };
 
   struct Output {
     std::string path;
-    int64_t at = 0;      // bytes that were read
+    int64_t at = 0;      // number of bytes that were read
     std::string unread;  // the beginning of a line
   };
 

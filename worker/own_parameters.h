@@ -1,4 +1,4 @@
-// What the parameters of a run mean for its ranks: spec.json, the command, and variables of the environment.
+// Passes the parameters of a run to its ranks: in spec.json, in the command, and in environment variables.
 #pragma once
 
 #include <string>

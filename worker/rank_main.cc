@@ -2,8 +2,8 @@
 // every rank has with any launcher (docs/users/write-a-training-script.md), redirects the output, and then executes
 // PROGRAM. It uses nothing but libc, because it is started once per rank.
 //
-// scalelab-rank --node TORCHRUN ARGS...: what srun starts once on each node. It passes the node's place to torchrun, which
-// starts the ranks of the node.
+// scalelab-rank --node TORCHRUN ARGS...: srun starts this form once on each node. It passes the index of the
+// node to torchrun, which starts the ranks of the node.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -36,7 +36,8 @@ int NumberOf(const char* name) {
 
 int Smaller(int a, int b) { return a < b ? a : b; }
 
-// Sets what torchrun sets besides RANK, LOCAL_RANK and WORLD_SIZE. Ranks fill the nodes one after another.
+// Sets the variables that torchrun sets in addition to RANK, LOCAL_RANK and WORLD_SIZE. Ranks fill the nodes
+// one after another.
 void SetTorchVariables(int rank) {
   const int ranks = NumberOf("SCALELAB_RANKS"), each = NumberOf("SCALELAB_RANKS_PER_NODE");
   if (ranks < 1 || each < 1) return;
@@ -101,7 +102,8 @@ int main(int argc, char** argv) {
     fputs("usage: scalelab-rank PROGRAM [ARGUMENT...]\n", stderr);
     return 2;
   }
-  // torchrun sets RANK for its processes; the variables of Slurm are those of the node's task.
+  // torchrun sets RANK for its processes, so use it first: the variables of Slurm describe the node's task,
+  // not the rank.
   static const char* const kOfTorchrun[] = {"RANK", nullptr};
   static const char* const kLocalOfTorchrun[] = {"LOCAL_RANK", nullptr};
   const char* launcher = getenv("SCALELAB_LAUNCHER");

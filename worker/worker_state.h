@@ -22,10 +22,10 @@ struct LocalAttempt {
 
 struct Action {
   enum class Kind {
-    kBegin,    // prepare and launch; if the desired state is a stop, end at once
-    kStop,     // end its processes; events and end are still reported
+    kBegin,    // prepare and launch the attempt; if the server already requests its stop, end it at once
+    kStop,     // end its processes; its events and its end are still reported
     kForget,   // remove an ended attempt that is no longer desired
-    kAbandon,  // end its processes, then remove it; its events are not needed
+    kAbandon,  // end its processes, then remove it without reporting its events
   };
   Kind kind;
   std::string token;
@@ -35,7 +35,7 @@ struct Action {
 };
 
 // Returns the actions: first those for attempts in the response, in its order, then those for attempts that
-// it lacks. If `leaving`, nothing new is begun.
+// are not in the response. If `leaving`, begins no attempt.
 std::vector<Action> Decide(const std::vector<LocalAttempt>& local, const v1::SynchronizeResponse& desired,
                            bool leaving);
 

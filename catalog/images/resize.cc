@@ -12,7 +12,7 @@ constexpr int kChannels = 3;
 // The source pixels [first, first + count) of each target pixel, and their weights, which sum to 1.
 struct Weights {
   std::vector<int> first, count;
-  std::vector<float> values;  // `most` for each target pixel
+  std::vector<float> values;  // the weights: `most` numbers for each target pixel
   int most = 0;
 
   const float* of(int target) const { return values.data() + static_cast<size_t>(target) * most; }

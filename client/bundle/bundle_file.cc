@@ -47,7 +47,8 @@ std::string TarHeader(const std::string& name, int64_t size) {
 
 std::string Padding(int64_t size) { return std::string((kBlock - size % kBlock) % kBlock, '\0'); }
 
-// Returns the bytes that follow those with this checksum.
+// Returns the last bytes of a bundle: the entry kSeal with the checksum of all bytes before it, and the end
+// of the archive.
 std::string TailOf(const std::string& sha256) {
   const std::string content = absl::StrCat(sha256, "\n");
   const auto size = static_cast<int64_t>(content.size());
@@ -161,7 +162,8 @@ absl::Status BundleReader::CheckWhole() {
   return absl::OkStatus();
 }
 
-// The checksum is correct, so other mistakes were made on purpose or by another program.
+// The checksum is correct, so errors in the entries are not damage: somebody made them on purpose, or another
+// program wrote the file.
 absl::Status BundleReader::ReadEntries() {
   std::string header(kBlock, '\0');
   for (int64_t at = 0; at < size_ - kTail;) {

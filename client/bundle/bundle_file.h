@@ -42,9 +42,9 @@ class Sha256Stream {
 class BundleWriter {
  public:
   explicit BundleWriter(std::ostream& out) : out_(out) {}
-  // `name` has at most 90 characters, and no file has the same.
+  // `name` has at most 90 characters, and is not the name of an earlier file.
   absl::Status Add(const std::string& name, absl::string_view content);
-  // Adds `size` bytes, which `read` returns in pieces; it returns false if it cannot.
+  // Adds a file of `size` bytes. `read` writes the next bytes to a buffer, and returns false if it cannot.
   absl::Status Add(const std::string& name, int64_t size, const std::function<bool(char*, size_t)>& read);
   // Writes the checksums. UNKNOWN if a write has failed.
   absl::Status Finish();
@@ -75,7 +75,8 @@ class BundleReader {
   absl::StatusOr<std::string> Read(const std::string& name);
   // Returns bytes at a position of the bundle.
   absl::StatusOr<std::string> ReadAt(int64_t offset, int64_t bytes);
-  // Passes the content of a file on in pieces. Stops when `take` returns an error, which it returns.
+  // Passes the content of a file to `take` in pieces. If `take` returns an error, stops and
+  // returns this error.
   absl::Status Read(const std::string& name, const std::function<absl::Status(absl::string_view)>& take);
 
  private:

@@ -1,4 +1,4 @@
-// The formats of figures, and writing them.
+// Writes figures in several file formats.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace scalelab::client {
 
 enum class FigureFormat { kSvg, kPdf, kPng, kLatex, kCsv };
 
-// Where a figure is written, as the options of a command say.
+// The format and the file of a figure, from the options --format and --file of a command.
 struct FigureTarget {
   std::string format;  // "svg", "pdf", "png", "latex" or "csv"; empty: by the suffix of `file`
   std::string file;    // "-" or empty: standard output
@@ -24,7 +24,7 @@ struct FigureContent {
   std::function<std::string()> svg;
   std::function<Section()> table;      // for LaTeX
   std::function<Section()> csv_table;  // for CSV
-  std::string comment;                 // above a LaTeX table
+  std::string comment;                 // a comment above a LaTeX table
 };
 
 // Returns the format of the target. INVALID_ARGUMENT if it is not known.

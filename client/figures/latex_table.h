@@ -11,8 +11,8 @@ namespace scalelab::client {
 // Returns text that LaTeX shows as it is written here, also with +-, dashes and ellipses.
 std::string Latex(absl::string_view text);
 
-// Returns a tabular environment with the columns that tables show. It needs the package booktabs. `comment` is written above
-// it.
+// Returns a tabular environment with the columns that tables show. It needs the package booktabs. The lines
+// of `comment` are written above it.
 std::string LatexTable(const Section& section, absl::string_view comment);
 
 }  // namespace scalelab::client

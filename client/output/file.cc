@@ -27,7 +27,7 @@ absl::Status ReplaceFile(const std::string& path, const std::function<absl::Stat
   absl::Status status = write(file);
   file.close();
   if (!file)
-    status = CannotWrite(path);  // also if `write` has noticed it, because only this error has the reason
+    status = CannotWrite(path);  // replaces an error of `write`, because only this one contains errno
   if (!replaces) return status;
   if (status.ok() && std::rename(part.c_str(), path.c_str()) != 0) status = CannotWrite(path);
   if (!status.ok()) std::remove(part.c_str());

@@ -10,10 +10,11 @@
 
 namespace scalelab::client {
 
-// Replaces the file `path` by what `write` writes. An existing file stays as it is until the new one is complete, which has
-// the suffix ".part" before. Devices and pipes, for example /dev/stdout, are written to. Returns the error of `write`, or UNKNOWN with the reason if the file cannot be written.
+// Replaces the content of the file `path` by what `write` writes. Writes to a file with the suffix ".part",
+// which replaces an existing file when it is complete. Writes directly to devices and pipes, for example
+// /dev/stdout. Returns the error of `write`, or UNKNOWN with the reason if the file cannot be written.
 absl::Status ReplaceFile(const std::string& path, const std::function<absl::Status(std::ofstream&)>& write);
-// The same for a text.
+// Calls ReplaceFile with a function that writes `text`.
 absl::Status ReplaceFile(const std::string& path, absl::string_view text);
 
 }  // namespace scalelab::client

@@ -1,4 +1,5 @@
-// Prints messages as protobuf JSON, with the field names of the .proto files and with fields that are zero.
+// Prints messages as protobuf JSON, with the field names of the .proto files and including fields whose
+// value is zero.
 #pragma once
 
 #include <ostream>

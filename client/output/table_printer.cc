@@ -13,8 +13,9 @@ namespace scalelab::client {
 namespace {
 
 constexpr int kGap = 2;
-constexpr int kLeastRoom = 30;               // columns that a wrapped sentence needs
-constexpr int kNarrow = 12, kNarrowest = 6;  // minimum width of a truncated column, and if that is not enough
+constexpr int kLeastRoom = 30;  // columns that a wrapped sentence needs
+// Minimum width of a truncated column; the second is used if the table is still too wide.
+constexpr int kNarrow = 12, kNarrowest = 6;
 
 // Breaks a sentence between words. A word that is longer than a line, such as a path, stays whole.
 std::vector<std::string> WrapWords(const std::string& text, int width) {
@@ -71,7 +72,7 @@ struct Grid {
     }
     int total = Width();
     for (; total > width; --total) {
-      size_t widest = widths.size();  // of the elastic columns
+      size_t widest = widths.size();  // index of the widest elastic column
       for (size_t c = 0; c < widths.size(); ++c) {
         if (columns[c]->elastic && (widest == widths.size() || widths[c] > widths[widest])) widest = c;
       }
@@ -142,7 +143,8 @@ void TablePrinter::PrintSection(const Section& section) {
   grid.Measure();
   const bool fits = terminal_.tty && !wide_ && !grid.widths.empty();
   if (fits) grid.FitInto(terminal_.width);
-  // The last column of a section without a header is a sentence. Its lines after the first one begin below that one.
+  // The last column of a section without a header is a sentence. It is wrapped: its further lines are
+  // indented to the start of the column.
   const int before_sentence = grid.Width() - (grid.widths.empty() ? 0 : grid.widths.back());
   const int room = terminal_.width - before_sentence;
   const bool wraps = fits && !section.header && grid.Width() > terminal_.width && room >= kLeastRoom;

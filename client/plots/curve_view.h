@@ -12,7 +12,7 @@
 
 namespace scalelab::client {
 
-// What a panel of a curve shows over the ranks.
+// The quantity on the vertical axis of a panel; the horizontal axis is the number of ranks.
 enum class Quantity { kThroughput, kSpeedup, kEfficiency, kMemory, kCommunication, kAccuracy };
 
 // The names of the quantities on the command line, in the order of the enum.
@@ -44,8 +44,9 @@ struct PlotSeries {
 // is only one series), and a prefix of the fingerprint where only hardware or software differs.
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
 
-// Returns the notes on all series and points, each once, with the series and ranks that it belongs to: "native/ddp, 2 and 4
-// ranks: repeats ran on different nodes". Of notes that differ only in their numbers, the first three, and how many more there are.
+// Returns the notes on all series and points, each once, with the series and ranks that it belongs to:
+// "native/ddp, 2 and 4 ranks: repeats ran on different nodes". If more than three notes differ only in their
+// numbers, returns the first three of them and the number of the others.
 std::vector<std::string> CurveNotes(const scalelab::v1::GetCurveResponse& curve);
 
 // Returns the quantity of a point; null if it has none.
@@ -59,7 +60,7 @@ Quantity MainQuantity(const scalelab::v1::GetCurveResponse& curve);
 // Returns what a picture shows by default: speedup and efficiency, or throughput alone if no series has a baseline.
 std::vector<Quantity> UsualPanels(const scalelab::v1::GetCurveResponse& curve);
 std::string AxisTitle(Quantity quantity);
-// Returns what a value is multiplied with to be shown in the unit of AxisTitle: 100 for a percentage.
+// Returns the factor that converts a value to the unit of AxisTitle: 100 for a percentage.
 double AxisUnit(Quantity quantity);
 // Returns for example "Strong scaling, base cases: 799.8 to 1350 samples/s on 1 rank".
 std::string Subtitle(const scalelab::v1::GetCurveResponse& curve);

@@ -10,8 +10,9 @@ namespace scalelab::client {
 // Returns the height of FactorBars in pixels: 0 if no point has factors.
 double FactorBarsHeight(const scalelab::v1::GetCurveResponse& curve);
 
-// Returns a panel of an SVG picture that begins at `top`, with one bar for each point with factors, in groups of series.
-// Each bar is the mean step as 100%: computation as fast as in the base case at the bottom, and above it what is lost.
+// Returns a panel of an SVG picture that begins at `top`, with one bar for each point with factors, in groups
+// of series. The height of a bar is the mean step, 100%. Its lowest part is the time that the computation
+// takes in the base case; the parts above it are the losses.
 std::string FactorBars(double top, const scalelab::v1::GetCurveResponse& curve);
 
 }  // namespace scalelab::client

@@ -18,14 +18,15 @@ inline constexpr double kRight = 24;
 inline constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                              "#E69F00", "#56B4E9", "#444444"};
 
-// Names in the legend of a picture; the rest is counted.
+// Maximum number of names in the legend of a picture. The legend ends with the number of the other names.
 inline constexpr size_t kMostLegendLines = 40;
 
 struct Box {
   double x, y, width, height;
 };
 
-// Formats with two decimals and without trailing zeros: precise to a fraction of a pixel, and short.
+// Formats a coordinate with at most two decimals, without trailing zeros. This keeps pictures small, and is
+// precise to a fraction of a pixel.
 std::string N(double value);
 // Returns text as it must be written between tags and in attributes, without control characters.
 std::string Escaped(absl::string_view text);

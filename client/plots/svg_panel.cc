@@ -11,11 +11,12 @@
 namespace scalelab::client {
 namespace {
 
-constexpr double kInset = 22;         // least distance between the frame and the first point
-constexpr double kDodge = 5;          // largest distance between points of two series with equal ranks
-constexpr double kDodgedShare = 0.7;  // of the distance of two ranks that the points of one may take
-constexpr double kDigitWidth = 7;     // of a label of a tick
-constexpr double kLostDistance = 11;  // between crosses of one rank
+constexpr double kInset = 22;  // least distance between the frame and the first point
+constexpr double kDodge = 5;   // largest distance between points of two series at one rank count
+// Points of one rank count take at most this share of the distance to the next.
+constexpr double kDodgedShare = 0.7;
+constexpr double kDigitWidth = 7;     // width of a digit in a tick label
+constexpr double kLostDistance = 11;  // distance between crosses at one rank count
 
 std::string PanelTick(double value) {
   static constexpr std::pair<double, const char*> kUnits[] = {
@@ -50,7 +51,7 @@ class Frame {
       for (const LostPoint& p : s.lost) ranks.push_back(p.ranks);
     }
     std::sort(ranks.begin(), ranks.end());
-    double nearest = 1;  // distance of two neighbours, as a share of the axis
+    double nearest = 1;  // smallest distance of two neighbouring rank counts, as a share of the axis
     for (size_t i = 1; i < ranks.size(); ++i) {
       if (ranks[i] > ranks[i - 1]) nearest = std::min(nearest, xs(ranks[i]) - xs(ranks[i - 1]));
     }
@@ -75,7 +76,8 @@ class Frame {
 std::string PanelAxes(const Box& box, const Frame& frame, Quantity quantity) {
   const double bottom = box.y + box.height, middle = box.y + box.height / 2;
   std::string out;
-  double free_below = bottom + 100;  // labels above one another must not overlap
+  // The next label must end above this height, or it would overlap the last one.
+  double free_below = bottom + 100;
   for (const double tick : frame.ys.ticks) {
     const double y = frame.Y(tick);
     out += Line(box.x, y, box.x + box.width, y, "class=\"grid\"");
@@ -148,7 +150,7 @@ std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Qu
   const Frame frame(box, series, quantity);
   std::string out = PanelAxes(box, frame, quantity) + IdealLines(box, frame, series, quantity);
   std::string marks;           // drawn above all lines
-  std::map<double, int> lost;  // number of crosses by ranks
+  std::map<double, int> lost;  // number of crosses at each rank count
   for (size_t i = 0; i < series.size(); ++i) {
     const absl::string_view color = kColors[i % kColors.size()];
     std::string points;

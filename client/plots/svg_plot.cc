@@ -16,14 +16,14 @@ namespace {
 
 constexpr double kTop = 92;
 constexpr double kPanelHeight = 320;
-constexpr double kBetween = 84;     // beside each other
+constexpr double kBetween = 84;     // horizontal distance between two panels
 constexpr double kPanelBelow = 72;  // the axis of a panel, and the space below it
 constexpr double kLegendLine = 21;
 constexpr double kNoteLine = 16;
 constexpr size_t kNoteColumns = 150, kMostNoteLines = 12;
 constexpr int kTitleColumns = 68, kSubtitleColumns = 130, kSeriesColumns = 70;
 
-// The meaning of lines and marks, side by side.
+// Returns the legend of lines and marks, with its entries side by side.
 std::string MarkLegend(double y, const std::vector<PlotSeries>& series, bool ideal) {
   std::string out;
   double x = kLeft;
@@ -66,7 +66,7 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
   return out;
 }
 
-// The notes on the curve, in lines that fit the picture.
+// Returns the notes on the curve, wrapped to the width of the picture.
 std::vector<std::string> NoteLines(const scalelab::v1::GetCurveResponse& curve) {
   std::vector<std::string> lines;
   for (const std::string& note : CurveNotes(curve)) {

@@ -14,7 +14,7 @@ namespace scalelab::client {
 // units. If the curve has factors, stacked bars below show the parts of the mean steps. The same curve always gives the same
 // bytes. All text of the curve is escaped. `panels` must not be empty.
 std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& panels);
-// The same with UsualPanels.
+// Calls SvgPlot with the panels of UsualPanels.
 std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve);
 
 }  // namespace scalelab::client

@@ -21,9 +21,10 @@ struct LearningCurves {
   std::string key = "train/loss";
   X x = X::kStep;
   std::vector<std::string> by;  // axes in the labels; empty: the axes whose values differ
-  int points = 300;             // most points of each run; those that keep the shape of the curve
+  // Maximum number of points of each run, selected to keep the shape of the curve.
+  int points = 300;
   int most_runs = 200;
-  absl::Duration timeout = absl::Seconds(60);  // of the read of each run
+  absl::Duration timeout = absl::Seconds(60);  // time limit for reading one run
 };
 
 // Returns all runs of the study called `name`, in the order of execution.

@@ -1,4 +1,4 @@
-// What the fingerprints of hardware and software of a study mean.
+// Describes the hardware and software that each fingerprint of a study identifies.
 #pragma once
 
 #include <map>
@@ -11,10 +11,10 @@
 
 namespace scalelab::client {
 
-// The nodes of one run of each fingerprint.
+// Maps each fingerprint to the nodes of one of its runs.
 using Machines = std::map<std::string, google::protobuf::RepeatedPtrField<scalelab::v1::NodeInfo>>;
 
-// Reads one run of each fingerprint of `runs`. Runs without one have no results and are left out.
+// Reads one run for each fingerprint in `runs`. Ignores runs without a fingerprint, which have no results.
 absl::StatusOr<Machines> ReadMachines(Connection& server,
                                       const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& runs);
 

@@ -102,11 +102,11 @@ struct Condition {
 };
 
 absl::StatusOr<Condition> ParseCondition(absl::string_view text, const std::vector<std::string>& names) {
-  // Two characters first, so that "<=" is not read as "<".
+  // Try operators of two characters first, so that "<=" is not parsed as "<".
   for (const absl::string_view op : {"!=", "<=", ">=", "=", "<", ">"}) {
     const size_t at = text.find(op);
     if (at == absl::string_view::npos || at == 0) continue;
-    if (text.find_first_of("!<>=") != at) continue;  // an operator of the value
+    if (text.find_first_of("!<>=") != at) continue;  // this operator is part of the value
     Condition condition{std::string(absl::StripAsciiWhitespace(text.substr(0, at))), std::string(op),
                         std::string(absl::StripAsciiWhitespace(text.substr(at + op.size())))};
     if (!IsKnown(condition.field, names)) return UnknownField("--where", condition.field, names);

@@ -18,7 +18,7 @@ using scalelab::v1::WatchStudyResponse;
 
 constexpr int kBarWidth = 30;
 
-// Coloured text that is cut at the width of the terminal.
+// A line of coloured text that is truncated to the width of the terminal.
 class Line {
  public:
   explicit Line(const Terminal& terminal) : terminal_(terminal), left_(terminal.width - 1) {}
@@ -114,7 +114,7 @@ void RunPaces::Add(const WatchStudyResponse& look, absl::Time now) {
   std::map<std::pair<std::string, int>, Pace> live;
   for (const auto& attempt : look.running()) {
     const auto known = paces_.find({attempt.run(), attempt.attempt()});
-    // Steps before the first message took an unknown time.
+    // The steps before the first message do not count, because it is unknown how long they took.
     const bool go_on = known != paces_.end() && known->second.first_step > 0;
     Pace pace = go_on ? known->second : Pace{attempt.step(), attempt.step(), now, now};
     if (attempt.step() > pace.last_step) {

@@ -20,8 +20,8 @@
 
 namespace scalelab::client {
 
-// Default time limits of a call. The first one that asks for frameworks waits until scalelabd has started each of them,
-// which takes minutes on a busy machine.
+// Default time limits of a call. The first call that lists frameworks waits until scalelabd has started each
+// of them, which takes minutes on a busy machine.
 inline constexpr absl::Duration kCallLimit = absl::Seconds(60), kFrameworksLimit = absl::Minutes(5);
 
 struct GlobalOptions {

@@ -20,7 +20,7 @@
 namespace scalelab::client {
 namespace {
 
-// For a server that does not send when its token expires.
+// The assumed lifetime of a token if the server does not send the time of expiry.
 constexpr absl::Duration kShortLife = absl::Minutes(10);
 
 std::string FileOf(const std::string& server) {
@@ -66,7 +66,7 @@ SessionToken StoredSession(const std::string& server, absl::Time now) {
 
 absl::StatusOr<SessionToken> NewSession(const std::shared_ptr<grpc::Channel>& channel,
                                         const std::string& server, absl::Time deadline) {
-  // munged of a test is at another place.
+  // Tests set this variable to the socket of their own munged.
   const Munge munge(Environment("SCALELAB_MUNGE_SOCKET"));
   if (!Munge::IsInstalled()) return munge.Encode("").status();
   const auto stub = scalelab::v1::AuthService::NewStub(channel);

@@ -18,7 +18,7 @@ struct SessionToken {
   bool usable(absl::Time now) const { return !secret.empty() && expires - now > absl::Seconds(30); }
 };
 
-// Returns the stored token of a server ("HOST:PORT"); none if it is not usable.
+// Returns the stored token of a server ("HOST:PORT"), or nothing if there is no usable token.
 SessionToken StoredSession(const std::string& server, absl::Time now);
 
 // Gets a new token from the server and stores it. Blocks until `deadline` at most, and for the time that MUNGE takes.

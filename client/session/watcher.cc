@@ -34,7 +34,7 @@ std::string CsvRow(const Study& study) {
                       c.running(), ",", c.succeeded(), ",", c.failed(), ",", c.cancelled(), ",", c.skipped());
 }
 
-// A paused study does not go on by itself.
+// A paused study does not continue by itself.
 bool IsOver(const WatchStudyResponse& look) {
   return IsFinal(look.study()) || (!look.study().pause_reason().empty() && look.running_size() == 0);
 }
@@ -76,7 +76,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
   absl::Time heard = absl::Now();
-  bool notified = false;  // whether the user was informed about the lost server
+  bool notified = false;  // whether a message about the lost connection was printed
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
@@ -88,7 +88,7 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
       pause = absl::Milliseconds(50);
       request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
-      if (IsOver(look)) context->TryCancel();  // a paused study stays open
+      if (IsOver(look)) context->TryCancel();  // the server does not end the stream of a paused study
     }
     const grpc::Status status = reader->Finish();
     if (last && IsOver(*last)) return last->study();
@@ -152,7 +152,8 @@ absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, s
           out << ProgressLine(look) << std::endl;
         }
       },
-      [&lines_drawn] { lines_drawn = 0; });  // the message is below the display: draw a new one
+      // The message was printed below the display, so draw the next display below it.
+      [&lines_drawn] { lines_drawn = 0; });
   SetInterruptWords(nullptr);
   if (!final.ok()) return final.status();
   if (const absl::Status status = Flush(out); !status.ok()) return status;

@@ -25,7 +25,7 @@ absl::StatusOr<scalelab::v1::Study> FollowStudy(
 absl::StatusOr<ExitCode> WatchStudy(Session& session, const std::string& name, std::ostream& out,
                                     const Terminal& terminal);
 
-// Returns kOk if every run succeeded, else kRunsFailed; also for a paused study.
+// Returns kOk if every run succeeded, else kRunsFailed. A paused study has runs that did not succeed.
 ExitCode OutcomeOf(const scalelab::v1::Study& study);
 
 }  // namespace scalelab::client

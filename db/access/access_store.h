@@ -24,14 +24,14 @@ struct TokenRow {
 };
 
 struct AuditRow {
-  int64_t id = 0;  // rises in the order of writing
+  int64_t id = 0;  // increases in the order of insertion
   int64_t time = 0;
   std::string user;  // empty: unknown
   std::string source, address, action, target;
   std::string result;  // name of a gRPC status code
   std::string detail;
-  int64_t count = 1;     // number of equal calls that are one row
-  bool refused = false;  // a call that was refused; else one that changed something
+  int64_t count = 1;     // number of equal calls that this row stands for
+  bool refused = false;  // true: a call that was refused; false: a call that changed something
 };
 
 struct AuditFilter {
@@ -52,8 +52,8 @@ class AccessStore {
   virtual absl::StatusOr<int64_t> PutToken(const TokenRow& token) = 0;
   // Returns all tokens, oldest first.
   virtual absl::StatusOr<std::vector<TokenRow>> ListTokens() = 0;
-  // Appends the rows in one transaction; their ids are ignored. Deletes the oldest rows of either kind above
-  // kAuditChanges and kAuditRefusals.
+  // Appends the rows in one transaction; their ids are ignored. Then deletes the oldest rows of changes above
+  // kAuditChanges, and the oldest rows of refusals above kAuditRefusals.
   virtual absl::Status AppendAudit(const std::vector<AuditRow>& rows) = 0;
   // Returns the rows that match, newest first.
   virtual absl::StatusOr<std::vector<AuditRow>> ListAudit(const AuditFilter& filter) = 0;

@@ -6,7 +6,7 @@
 namespace scalelab::db {
 namespace {
 
-// Rows of one kind are deleted once in so many rows of the table.
+// DeleteOldest is called once for this number of inserted rows.
 constexpr int64_t kDeleteEvery = 1024;
 
 absl::Status DeleteOldest(Database& db, bool refused, int64_t kept) {

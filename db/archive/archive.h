@@ -1,5 +1,5 @@
-// Writes a final study with everything that belongs to it to a file, and stores the study of such a file. Functions on a
-// Store, with its errors. The files of attempts are not part of an archive.
+// Writes a final study with everything that belongs to it to a file, and restores the study of such a file.
+// All functions use a Store and return its errors. The files of attempts are not part of an archive.
 #pragma once
 
 #include <array>
@@ -21,9 +21,10 @@ namespace scalelab::db {
 // Opens a file without a name next to the database. It vanishes when the returned descriptor is closed.
 absl::StatusOr<int> OpenUnnamedFile(Store& store);
 
-// Writes the archive of a study to `fd`. Reads all rows in one transaction. With `publish`, the archive is for other people: it
-// has no notifications, and other tokens. NOT_FOUND if there is no such study, FAILED_PRECONDITION if it is not final,
-// UNAVAILABLE if retention is removing its points.
+// Writes the archive of a study to `fd`. Reads all rows in one transaction. If `publish` is set, the archive
+// is for other people: it has no notifications, and random tokens replace the tokens of attempts and
+// allocations. NOT_FOUND if there is no such study, FAILED_PRECONDITION if it is not final, UNAVAILABLE if
+// retention is removing its points.
 absl::Status WriteArchive(Store& store, int64_t study_id, const Seal& seal, int fd, bool publish = false);
 
 // Where an imported study comes from: the service, the study's name there, and the file.
@@ -34,7 +35,8 @@ struct Origin {
 };
 // Returns nothing if the study was not imported.
 absl::StatusOr<std::optional<Origin>> GetOrigin(Store& store, int64_t study_id);
-// Returns the id of the study of an archive, by its name, owner and time; 0 if it is not there.
+// Returns the id of the stored study that has the name, the owner and the time of creation of an archive's
+// study; 0 if there is none.
 absl::StatusOr<int64_t> FindArchived(Store& store, const StudyRow& study);
 
 // The study of an archive, and what its rows need.
@@ -67,9 +69,9 @@ class Renumbering {
   std::array<absl::flat_hash_map<int64_t, int64_t>, kNumbered> ids_;  // old -> new
 };
 
-// Stores the study of an archive that CheckArchive has accepted, in transactions of some thousand rows. The study is
-// invisible until the last one. If the restore ends before, by an error or with the process, Store::Maintain deletes
-// what it has written. Not thread-safe.
+// Stores the study of an archive that CheckArchive has accepted, in transactions of some thousand rows. The
+// study is invisible until the last one. If the restore ends early, because of an error or because the
+// process ends, Store::Maintain deletes what it has written. Not thread-safe.
 class Restore {
  public:
   // `store` and `fd` must outlive the restore. `origin` is stored with the study.
@@ -78,8 +80,9 @@ class Restore {
   Restore(const Restore&) = delete;
   Restore& operator=(const Restore&) = delete;
 
-  // Writes the next transaction. Returns whether more follow; if not, the study is visible. ALREADY_EXISTS if the study is
-  // there, UNAVAILABLE if it is being deleted or restored. Must not be called again after an error.
+  // Writes the next transaction. Returns whether more transactions follow. After the last one, the study is
+  // visible. ALREADY_EXISTS if the study is there, UNAVAILABLE if it is being deleted or restored. Must not
+  // be called again after an error.
   absl::StatusOr<bool> Step();
   int64_t study_id() const { return first_[static_cast<size_t>(Numbered::kStudy)]; }
 

@@ -25,7 +25,7 @@ constexpr size_t kSealSize = 64;
 constexpr size_t kHashSize = 32;
 constexpr size_t kPiece = 256 << 10;
 constexpr char kEnd = '\xff';
-// Largest text or blob: SQLite has the same limit for a row, roughly.
+// Size of the largest text or blob. SQLite's limit for a row is similar.
 constexpr uint32_t kMaxBytes = 512 << 20;
 constexpr int kLevel = 3;  // zstd's default
 
@@ -173,9 +173,10 @@ struct ArchiveReader::Stream {
   ZSTD_DCtx* context = ZSTD_createDCtx();
   std::string in = std::string(kPiece, 0);  // compressed bytes
   ZSTD_inBuffer unread{nullptr, 0, 0};      // of `in`
-  int64_t offset = 0;                       // in the file, of what follows `in`
-  std::string content;                      // decompressed
-  size_t taken = 0;                         // of `content`
+  // Position in the file of the first byte that `in` does not have yet.
+  int64_t offset = 0;
+  std::string content;  // decompressed
+  size_t taken = 0;     // of `content`
   ~Stream() { ZSTD_freeDCtx(context); }
 };
 
@@ -243,7 +244,8 @@ absl::Status ArchiveReader::Begin(int schema) {
 bool ArchiveReader::ReadLayouts(const nlohmann::ordered_json& tables) {
   layouts_.clear();
   const std::vector<ArchiveTable>& known = ArchiveTables();
-  size_t next = 0;  // the order of tables stays: a row refers to rows of earlier ones
+  // Tables must have the order of ArchiveTables(), because rows refer to rows of earlier tables.
+  size_t next = 0;
   for (const auto& of_table : tables) {
     if (!of_table.is_object() || !of_table.contains("name") || !of_table.contains("columns")) return false;
     while (next < known.size() && of_table["name"] != known[next].name) ++next;

@@ -63,25 +63,27 @@ class ArchiveReader {
   // Goes to the first row. Returns FAILED_PRECONDITION if the archive has tables or columns that `schema`, the newest one, does
   // not have, or lacks columns that every schema with archives has.
   absl::Status Begin(int schema);
-  // Reads the next row, as one of ArchiveTables(): columns that the archive's schema did not have get ArchiveColumn::before.
-  // Returns false at the end.
+  // Reads the next row and converts it to the columns of ArchiveTables(). A column that the archive does not
+  // have gets the value ArchiveColumn::before. Returns false at the end.
   absl::StatusOr<bool> Next(ArchiveRow& row);
 
-  // Of CheckWhole: the size of the file, its seal, and the SHA-256, in hexadecimal, of what is sealed.
+  // Results of CheckWhole: the size of the file, its seal, and the SHA-256 (in hexadecimal) of the bytes that
+  // the seal covers.
   int64_t bytes() const { return bytes_; }
   const std::string& seal() const { return seal_; }
   const std::string& sealed() const { return sealed_; }
-  // Number of bytes that were read of the content since Begin.
+  // Number of bytes of content that were read since Begin.
   int64_t content_bytes() const { return content_bytes_; }
 
  private:
   struct Stream;
-  // A table as the archive has it.
+  // A table with the columns that it has in the archive.
   struct Layout {
     size_t table = 0;             // index into ArchiveTables()
     std::vector<size_t> columns;  // of that table, in the order of the archive
   };
-  // Reads the names of tables and columns. Returns false if a row of them cannot be made into one of ArchiveTables().
+  // Reads the names of tables and columns. Returns false if rows of these columns cannot be converted to the
+  // columns of ArchiveTables().
   bool ReadLayouts(const nlohmann::ordered_json& tables);
   // Makes `count` bytes of the content available.
   absl::Status Fill(size_t count);

@@ -10,7 +10,8 @@ namespace {
 using C = Change;
 using N = Numbered;
 
-// The rows of large tables are read in the order of indexes: a sort would keep all of them in memory.
+// The queries of large tables read rows in the order of an index, because sorting would keep all
+// rows in memory.
 
 // Rows of the attempts of a study, by their column attempt_id.
 #define SCALELAB_OF_ATTEMPT(table)                                  \
@@ -21,7 +22,8 @@ using N = Numbered;
 // A token is unique.
 constexpr char kNewToken[] = "lower(hex(randomblob(16)))";
 
-// A column that archives of schema 7, the first one, do not have.
+// Returns a column that archives of schema 7, the first schema with archives, do not have. Their rows get
+// the value `before`.
 ArchiveColumn Added(const char* name, int64_t before) {
   ArchiveColumn column{name};
   column.before = before;
@@ -30,7 +32,8 @@ ArchiveColumn Added(const char* name, int64_t before) {
 
 std::vector<ArchiveTable> MakeTables() {
   return {
-      // A request_id is unique, and nobody repeats the request. The range of the runs' ids is set at the end.
+      // The request_id is not restored: it must be unique, and no client repeats the request after the
+      // restore. The last transaction sets the range of the runs' ids.
       {"study",
        {{"id", C::kNew, N::kStudy},
         {"name"},
@@ -74,7 +77,7 @@ std::vector<ArchiveTable> MakeTables() {
        "",
        "",
        ""},
-      // Their ids rise with their positions.
+      // Runs are ordered by id, because their ids increase with their positions.
       {"run",
        {{"id", C::kNew, N::kRun},
         {"study_id", C::kReference, N::kStudy},
@@ -92,7 +95,7 @@ std::vector<ArchiveTable> MakeTables() {
        "",
        "",
        ""},
-      // A job may end some time after its study; in an archive it has ended with it.
+      // A job may end after its study. The archive contains such a job as if it had ended with the study.
       {"allocation",
        {{"id", C::kNew, N::kAllocation},
         {"token", C::kNone, N::kNothing, nullptr, kNewToken},
@@ -117,7 +120,8 @@ std::vector<ArchiveTable> MakeTables() {
        "",
        "",
        ""},
-      // The files of an attempt are not part of an archive, and a directory that it names could belong to others.
+      // The path of the attempt's directory is not restored: the archive does not contain the files, and on
+      // this machine the path could belong to somebody else.
       {"attempt",
        {{"id", C::kNew, N::kAttempt},
         {"run_id", C::kReference, N::kRun},
@@ -292,7 +296,7 @@ std::vector<ArchiveTable> MakeTables() {
        "",
        "",
        ""},
-      // The last table: a merge must not begin before all chunks are there.
+      // This table is the last one, because the chunks must not be merged before all of them are stored.
       {"merge_task",
        {{"attempt_id", C::kReference, N::kAttempt}},
        SCALELAB_OF_ATTEMPT("merge_task"),

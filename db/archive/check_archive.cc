@@ -17,7 +17,7 @@ const Value& At(const ArchiveTable& table, const ArchiveRow& row, const char* co
   return row.values[ColumnIndex(table, column)];
 }
 
-// Reads the members of a row that a restore decides by.
+// Reads the members of the study row that a restore needs for its decisions.
 absl::Status ReadStudy(const ArchiveTable& table, const ArchiveRow& row, StudyRow& study) {
   study.id = At(table, row, "id").integer;
   study.name = At(table, row, "name").bytes;
@@ -34,7 +34,8 @@ absl::Status ReadStudy(const ArchiveTable& table, const ArchiveRow& row, StudyRo
   return absl::OkStatus();
 }
 
-// Rows that are not final would be taken for those of a study that is still running.
+// Returns an error for a row that is not final. The coordinator would treat such a row as part of
+// a running study.
 absl::Status CheckState(const ArchiveTable& table, const ArchiveRow& row) {
   const std::string_view name = table.name;
   int64_t first = 0, last = 0;

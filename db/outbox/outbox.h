@@ -1,5 +1,5 @@
-// The notifications that are to be sent. A commit inserts them together with the change that they describe
-// (WriteBatch::notices). Functions on a Store, with its errors.
+// The pending notifications. A commit inserts them together with the change that they describe
+// (WriteBatch::notices). All functions use a Store and return its errors.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace scalelab::db {
 
-// Returns at most `limit` pending notifications that are due at `now`, those due first first.
+// Returns at most `limit` pending notifications that are due at `now`, earliest due time first.
 absl::StatusOr<std::vector<NoticeRow>> ListDueNotices(Store& store, Micros now, int limit);
 // Returns the notifications of a study, oldest first, without their payloads.
 absl::StatusOr<std::vector<NoticeRow>> ListNotices(Store& store, int64_t study_id);

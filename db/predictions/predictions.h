@@ -16,7 +16,7 @@ namespace scalelab::db {
 // The prediction of the throughput of one cell.
 struct PredictionRow {
   enum class State : int { kPending = 1, kScored = 2, kUnresolved = 3 };
-  int64_t id = 0;  // the store chooses it
+  int64_t id = 0;  // chosen by the store
   int64_t study_id = 0, cell_id = 0;
   int64_t source_id = 0;                 // the study whose results were used
   std::string study_name;                // a copy, because the study may be deleted
@@ -28,7 +28,7 @@ struct PredictionRow {
   int ranks = 0, largest = 0;            // largest: the largest world size with results
   double predicted = 0, low = 0, high = 0;
   State state = State::kPending;
-  std::string reason;  // why it is kUnresolved
+  std::string reason;  // why the state is kUnresolved
   std::optional<double> measured, measured_low, measured_high;
   Micros created = 0, scored = 0;
 };

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> Recorded(const std::string& file) {
   return std::string(absl::StripAsciiWhitespace({text, static_cast<size_t>(length)}));
 }
 
-// Creates the file, complete or not at all.
+// Creates the file atomically.
 absl::Status Record(const std::string& file, const std::string& identity) {
   const std::string part = file + ".part", line = identity + "\n";
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -1,5 +1,5 @@
-// The file next to a database that contains the database's identity. It shows that a database existed here, when the
-// database itself is missing, empty or replaced by another one.
+// The file next to a database that contains the database's identity. If the database is missing, empty or
+// replaced by another one, this file shows that a database existed here.
 #pragma once
 
 #include <string>

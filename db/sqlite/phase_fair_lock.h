@@ -21,7 +21,8 @@ class ABSL_LOCKABLE PhaseFairLock {
     }
     ++admitted_next_;
     const uint64_t phase = phase_;
-    while (phase_ == phase) changed_.Wait(&mutex_);  // unlock() has counted this reader
+    // When the phase ends, unlock() adds this reader to readers_.
+    while (phase_ == phase) changed_.Wait(&mutex_);
   }
   void unlock_shared() ABSL_UNLOCK_FUNCTION() {
     absl::MutexLock lock(&mutex_);

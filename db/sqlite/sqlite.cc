@@ -15,7 +15,7 @@ constexpr char kNeedsRollback[] = "scalelab.db/needs_rollback";  // type of a pa
 // https://www.sqlite.org/fileformat.html#the_database_header
 constexpr int kHeaderBytes = 100, kApplicationIdOffset = 68;
 
-// Returns the word behind the first "FROM", "INTO" or "UPDATE" of `sql`: the table that a statement is about.
+// Returns the table that a statement uses: the word after the first "FROM", "INTO" or "UPDATE" of `sql`.
 absl::string_view TableOf(absl::string_view sql) {
   for (const absl::string_view word : {" FROM ", "INTO ", "UPDATE "}) {
     const size_t at = sql.find(word);
@@ -97,8 +97,8 @@ absl::Status Damaged(absl::string_view path, absl::string_view where) {
 
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, Mode mode,
                                                          int busy_timeout_ms) {
-  // Without SQLite's statistics of memory, which take a lock for each allocation. Has no effect, and does no harm, when
-  // SQLite is already in use in this process.
+  // Turns off SQLite's memory statistics, which take a lock for each allocation. If SQLite is already in use
+  // in this process, this call has no effect and does no harm.
   static const int without_statistics = sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
   (void)without_statistics;
   std::unique_ptr<Database> db(new Database(path));
@@ -222,7 +222,7 @@ sqlite3_stmt* Database::Prepare(const char* sql) {
 Statement::Statement(Database& db, const char* sql) : db_(db), statement_(db.Prepare(sql)) {
   if (statement_ != nullptr) return;
   status_ = db_.LastError();
-  // The text is one of this program's: the schema is not.
+  // This program wrote the statement, so a syntax error means that the schema of the database is damaged.
   if (absl::IsInternal(status_)) {
     status_ = Damaged(db_.path(),
                       absl::StrCat("schema of table ", TableOf(sql), ", ", sqlite3_errmsg(db_.handle())));
@@ -236,7 +236,7 @@ bool Statement::Step() {
   const int rc = sqlite3_step(statement_);
   if (rc == SQLITE_ROW) return true;
   const int primary = rc & 0xff;
-  // No row that was written is too large to be read.
+  // A row of the database is never too large to be read, so SQLITE_TOOBIG of a read means damage.
   if (primary == SQLITE_CORRUPT || (primary == SQLITE_TOOBIG && sqlite3_stmt_readonly(statement_) != 0)) {
     status_ = Damaged(db_.path(), absl::StrCat("table ", TableOf(sqlite3_sql(statement_)), ", ",
                                                sqlite3_errmsg(db_.handle())));
@@ -270,7 +270,7 @@ void Statement::BindAt(int i, const std::map<std::string, double>& v) {
 }
 
 Statement::Blob Statement::BlobAt(int column) {
-  // The size of a blob that SQLite could not load is not 0.
+  // If SQLite could not load a blob, sqlite3_column_bytes does not return 0.
   const void* data = sqlite3_column_blob(statement_, column);
   return {data, data == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
 }

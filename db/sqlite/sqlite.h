@@ -79,7 +79,7 @@ class Database {
   int wal_pages_ = 0;
   bool uses_wal_ = false, has_wal_ = false;                     // has_wal_: the WAL is not empty any more
   absl::flat_hash_map<const char*, sqlite3_stmt*> statements_;  // by address of the SQL text, see Statement
-  std::function<void(absl::string_view, int64_t)> changed_;     // empty: nobody wants to know
+  std::function<void(absl::string_view, int64_t)> changed_;     // called for each change; may be empty
 };
 
 // Converts an extended result code `rc` and an errno (0 if there is none) to a status of the table above.
@@ -124,8 +124,8 @@ class Statement {
   // Advances to the next row. Returns false at the end and after an error, which status() then returns.
   bool Step();
   absl::Status status() const { return status_; }
-  // Binds the values, runs the statement to its end and resets it. For statements without rows; may be called
-  // repeatedly.
+  // Binds the values, runs the statement to its end and resets it. For statements without rows; may
+  // be called repeatedly.
   template <class... T>
   absl::Status Run(const T&... values) {
     Bind(values...);

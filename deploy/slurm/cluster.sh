@@ -64,7 +64,8 @@ detached() {
   exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
-# start_init NODE NAMESPACE...: creates a node's namespaces and starts its PID 1 there. inits_ready succeeds when it is done.
+# start_init NODE NAMESPACE...: starts to create a node's namespaces with its PID 1, in the background. inits_ready
+# succeeds when they exist.
 start_init() {
   local node=$1
   shift
@@ -96,7 +97,8 @@ inits_ready() {
 way_into() {
   local pid
   pid=$(init_pid "$1") || fail "$1 does not run; clean up with: deploy/dev-cluster down --dir $dir"
-  # --root: inside a chroot, the root of the node's mount namespace differs from that of this process.
+  # --root is needed if this process runs in a chroot: the root of the node's mount namespace is
+  # then another directory.
   way=(nsenter --target "$pid" --mount --uts --ipc --net --pid --root "--wdns=$PWD")
 }
 

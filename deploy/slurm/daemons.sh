@@ -12,7 +12,7 @@ write_config() {
   if cgroups_limit_memory; then
     constrain=yes
   elif [ "$(slurm_version)" -ge 2311 ]; then
-    cgroup=disabled  # older versions do not support this value, but do not look for control groups with cgroup/v1
+    cgroup=disabled  # older versions reject this value; with cgroup/v1, they do not need control groups
   fi
   sed -e '/^##/d' -e "s|@cgroup@|$cgroup|; s|@constrain@|$constrain|" "$here/slurm/cgroup.conf.in" >"$dir/etc/cgroup.conf"
   sed -e '/^##/d' -e "s|@dir@|$dir|g; s|@name@|$name|g; s|@address@|$address|g; s|@preempt@|${preempt^^}|g" \
@@ -91,7 +91,7 @@ start_daemon() {
 
 start_munged() {
   local home=$dir/nodes/login
-  # --force: otherwise munged refuses a DIR below a home directory that is not root's.
+  # Without --force, munged refuses a DIR below a home directory that does not belong to root.
   start_daemon login munged --force --key-file="$dir/munge.key" --socket="$dir/munge.socket" --pid-file="$home/munged.pid" \
     --log-file="$home/munged.log" --seed-file="$home/munged.seed" || fail "munged does not start: $(last_words "$home"/*.log)"
 }

@@ -9,9 +9,11 @@
 namespace scalelab::server {
 namespace {
 
-constexpr double kSingular = 1e-9;  // relative pivot of an unknown that the values do not determine
-// Share of the time within blocks that must be left when cells and blocks are accounted for. With cells in the same order in
-// each block it is near 0, and the drift would be a difference of large numbers.
+// A smaller relative pivot means that the values do not determine the unknown.
+constexpr double kSingular = 1e-9;
+// The drift is estimated only if cells and blocks leave at least this share of the variation of the times
+// unexplained. If the cells have the same order in each block, the share is near 0, and the drift would be a
+// small difference of large numbers.
 constexpr double kLeastTime = 0.1;
 constexpr int kBlocksForDrift = 3;
 constexpr double kDfForDrift = 3;
@@ -77,11 +79,12 @@ void BlockModel::Fit(bool drift) {
   EstimateNoise();
 }
 
-// Eliminates the cells: subtracts the mean of the cell from each of its values, and from the unknowns' coefficients.
+// Makes the normal equations without the cells. To eliminate a cell, subtracts its mean from its values and
+// from the coefficients of the unknowns.
 void BlockModel::Accumulate() {
   matrix_.assign(static_cast<size_t>(unknowns_) * unknowns_, 0);
   right_.assign(unknowns_, 0);
-  double complete = 0;  // cells with a value in each block have the same matrix
+  double complete = 0;  // number of cells with a value in each block, which all have the same matrix
   for (const Cell& cell : cells_) {
     const std::vector<int>& block = cell.sample->block;
     const size_t n = block.size();
@@ -209,7 +212,8 @@ double BlockModel::VarianceOf(size_t cell) const {
   if (df_ <= 0 || residual.size() < 2) return variance_;
   double squares = 0;
   for (const double r : residual) squares += r * r;
-  // The effects leave this share of the noise of a cell in its residuals; exact for complete blocks.
+  // The fitted effects remove a part of a cell's noise from its residuals. `left` is the expected sum of
+  // squares of the residuals, in units of the noise variance. It is exact for complete blocks.
   const double left = static_cast<double>(residual.size() - 1) * (repeated_ - 1) / repeated_;
   return left > 0 ? std::max(variance_, squares / left) : variance_;
 }
@@ -235,7 +239,8 @@ std::optional<BlockModel::Difference> BlockModel::Compare(size_t a, size_t b) co
   difference.common = static_cast<int>(within.size());
   if (df_ <= 0 || a == b) return difference;
   double own = StandardDeviation(within) * StandardDeviation(within);
-  // The drift fits the noisiest cell best and takes up to half a degree of freedom from its residuals.
+  // Increase the variance if a drift was fitted. The fit of the drift depends most on the noisiest cell,
+  // whose residuals therefore lose up to half a degree of freedom.
   if (drift_ && difference.common > 1) own *= (difference.common - 1) / (difference.common - 1.5);
   difference.df = comparison_df_;
   difference.error = std::sqrt(std::max(2 * variance_, own) * Leverage(first, second) / 2);

@@ -5,12 +5,13 @@
 // into noise within blocks. The effects are estimated by least squares on all values of all cells, so that a value that is
 // missing neither biases a comparison nor makes it impossible (Scheffe, The Analysis of Variance, 1959, chapter 4).
 //
-// The noise of two cells a and b is estimated in two ways: s^2 pools the residuals of all cells, v_own is the variance of
-// the differences log(a) - log(b) within blocks. Pooling has more degrees of freedom; but cells may differ in noise, and
-// large world sizes usually have more. The squared error of log(a) - log(b) is therefore max(2 s^2, v_own) / n, with
-// nu = min(df, c (n - 1) / 2) degrees of freedom, where c is the number of cells and df those of s^2. For two cells this is
-// Student's t interval for pairs. nu is a heuristic; tests/unit/server/analysis/coverage_test.cc and `scalelab-bench
-// coverage` hold it to 93 to 99% on many kinds of noise.
+// The noise of two cells a and b is estimated in two ways: s^2 pools the residuals of all cells, v_own is the
+// variance of the differences log(a) - log(b) within blocks. Pooling has more degrees of freedom; but cells
+// may differ in noise, and large world sizes usually have more. The squared error of log(a) - log(b) is
+// therefore max(2 s^2, v_own) / n, with nu = min(df, c (n - 1) / 2) degrees of freedom, where c is the number
+// of cells and df those of s^2. For two cells this is Student's t interval for pairs. nu is a heuristic;
+// tests/unit/server/analysis/coverage_test.cc and `scalelab-bench coverage` verify that 93 to 99% of the
+// intervals are right for many kinds of noise.
 #pragma once
 
 #include <optional>
@@ -39,7 +40,7 @@ class BlockModel {
   // Variance of the noise of one cell, but at least the pooled one.
   double VarianceOf(size_t cell) const;
   bool has_drift() const { return drift_; }
-  // Returns what the effects do not explain, for each value of a cell.
+  // Returns the residual of each value of a cell.
   const std::vector<double>& Residuals(size_t cell) const { return cells_[cell].residual; }
 
   // The effect of one cell minus that of another.
@@ -57,7 +58,7 @@ class BlockModel {
  private:
   struct Cell {
     const Sample* sample = nullptr;
-    double reference = 1;                   // of y, so that equal values give exact ratios
+    double reference = 1;                   // scale of y, chosen so that equal values give exact ratios
     std::vector<double> y, time, residual;  // y: logarithm of value / reference
     double mean_y = 0, mean_time = 0;
     int component = -1;  // cells that shared blocks connect have the same number
@@ -79,8 +80,9 @@ class BlockModel {
   const int blocks_;
   std::vector<Cell> cells_;
   bool drift_ = false;
-  // The normal equations after the elimination of the cells. Unknowns are the effects of the blocks and, last, the drift.
-  // Factor replaces the matrix by L and D of L D L'. A pivot of 0 marks an unknown that the values do not determine; it is 0.
+  // The normal equations after the elimination of the cells. Unknowns are the effects of the blocks and,
+  // last, the drift. Factor replaces the matrix by L and D of L D L'. A pivot of 0 marks an unknown that the
+  // values do not determine. The value of such an unknown is 0.
   int unknowns_ = 0;
   std::vector<double> matrix_, right_, effects_;
   double df_ = 0, variance_ = 0, comparison_df_ = 0;

@@ -146,7 +146,7 @@ BlockBootstrap::Interval BlockBootstrap::Fieller(const std::vector<double>& nume
   }
   const double scale = 1 / (static_cast<double>(n) * static_cast<double>(n - 1));
   xx *= scale, xy *= scale, yy *= scale;
-  const double ratio = x / y, g = t * t * yy;  // below 1: the denominator's interval is above 0
+  const double ratio = x / y, g = t * t * yy;  // if g < 1, the interval of the denominator is above 0
   const double middle = (ratio - t * t * xy) / (1 - g);
   const double root = xx - 2 * ratio * xy + ratio * ratio * yy - (g * xx - t * t * xy * xy);
   const double half = t * std::sqrt(std::max(root, 0.0)) / (1 - g);

@@ -1,4 +1,5 @@
-// Computes the cost of communication per step from runs that differ only in how they synchronise. Pure.
+// Computes the cost of communication per step from runs that differ only in how they synchronise. The
+// function is pure.
 //
 // In a block (repeat), the steps of a cell, of native/none and of native/serial share the effects of the
 // block. Therefore all results are differences within blocks:
@@ -30,7 +31,7 @@ struct Comparison {
 // Returns one Comparison for each cell. `parameters[i]` belongs to `cells[i]`.
 std::vector<Comparison> FindComparisons(const std::vector<db::CellRow>& cells, const CellList& parameters);
 
-// Seconds per step of the runs of one cell, or why there are none.
+// Seconds per step of the runs of one cell, or the reason why there are none.
 struct Steps {
   Sample seconds;
   std::string missing;  // "every run of native/none failed"

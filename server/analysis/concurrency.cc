@@ -6,10 +6,11 @@
 namespace scalelab::server {
 namespace {
 
-// Number of parts in order, up to which merging them is cheaper than sorting.
+// Up to this number of sorted parts, merging them is cheaper than sorting.
 constexpr size_t kMostParts = 64;
 
-// Sorts. The attempts of one allocation are already in order, so that there are only a few parts to merge.
+// Sorts the times by merging their sorted parts. There are only a few parts, because the attempts of one
+// allocation are already in order.
 void SortParts(std::vector<db::Micros>& times) {
   std::vector<size_t> begins = {0};
   for (size_t i = 1; i < times.size(); ++i) {
@@ -88,7 +89,7 @@ class Load {
     return static_cast<size_t>((time - times_.front()) / interval_);
   }
 
-  // Returns the place of the first time after `time`.
+  // Returns the index of the first time after `time`.
   size_t FirstAfter(db::Micros time) const {
     auto from = times_.begin(), to = times_.end();
     if (!index_.empty() && time >= times_.front()) {
@@ -100,9 +101,9 @@ class Load {
   }
 
   std::vector<db::Micros> times_;
-  std::vector<int> count_;  // from times_[i] until times_[i + 1]
+  std::vector<int> count_;  // number of attempts from times_[i] until times_[i + 1]
   db::Micros interval_ = 1;
-  std::vector<size_t> index_;  // places of the first times of the intervals; empty: there are few times
+  std::vector<size_t> index_;  // indexes of the first times of the intervals; empty if there are few times
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Computes how many attempts ran at the same time as each run of a curve. Pure.
+// Computes how many attempts ran at the same time as each run of a curve. The functions are pure.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace scalelab::server {
 
 // The number of attempts of the service that ran at the same time as a run, itself included.
 struct Concurrency {
-  double mean = 1;  // over the time of the run
+  double mean = 1;  // mean over the time of the run
   int most = 1;
 };
 

@@ -104,12 +104,12 @@ class CurveMaker {
   void CollectPoints();
   Point& PointOf(const std::string& fingerprint, size_t cell);
   std::vector<const Point*> PointsOf(const Group& group, const std::string& fingerprint) const;
-  // Sets `series` and `places`, which are empty. Several threads may call this.
+  // Fills in `series` and `places`, which must be empty. Several threads may call this function.
   void MakeSeries(const Group& group, const std::string& fingerprint, CurveSeries& series,
                   CurvePlaces::Series& places);
   CurvePoint MakePoint(const Point& point, const std::string& fingerprint) const;
   scalelab::v1::CommunicationCost MakeCommunicationCost(size_t cell, const std::string& fingerprint) const;
-  // The point that the ratios of a series are relative to, and its hardware.
+  // The base point of the ratios of a series, and its hardware.
   struct Baseline {
     const Point* point;
     std::string fingerprint;
@@ -132,7 +132,8 @@ class CurveMaker {
   std::vector<size_t> group_of_;                      // by cell; unused for communication baselines
   std::vector<Comparison> comparisons_;               // by cell
   std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
-  std::vector<int> block_of_repeat_;                  // numbers the repeats with rows without gaps
+  // By repeat: its number among the repeats that have rows.
+  std::vector<int> block_of_repeat_;
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
   std::map<std::string, Hardware> hardware_;  // by fingerprint; without communication baselines
@@ -174,7 +175,8 @@ void CurveMaker::AssignRows() {
   of_.resize(cells_.size());
   int64_t last_id = -1;
   size_t cell = 0;
-  // The number of runs with the fingerprint of the row before, because most rows have the same one.
+  // The counter for the fingerprint of the previous row. Most rows have the same fingerprint as the row
+  // before them, which saves a search.
   const std::string* fingerprint = nullptr;
   int* runs = nullptr;
   for (const db::CurveRow& row : rows_) {
@@ -237,7 +239,7 @@ void CurveMaker::CollectPoints() {
     for (const size_t cell : group.cells) {
       if (of_[cell].empty()) PointOf(group.majority, cell);
       const std::string* fingerprint = nullptr;
-      Point* of_row = nullptr;  // that of `fingerprint`, until another point is added
+      Point* of_row = nullptr;  // the point of `fingerprint`; invalid after another point was added
       for (const db::CurveRow* row : of_[cell]) {
         if (row->state == db::RunState::kSucceeded) {
           const Concurrency* concurrency = concurrency_.empty() ? nullptr : &concurrency_[row - rows_.data()];
@@ -293,7 +295,8 @@ std::optional<CurveMaker::Baseline> CurveMaker::FindBaseline(const Group& group,
                                                              CurveSeries& series) const {
   json wanted = group.key;
   for (const auto& [axis, value] : baseline_.items()) {
-    if (wanted.contains(axis)) wanted[axis] = value;  // a key that is not an axis is equal in all cells
+    // Keys that are not axes have the same value in all cells.
+    if (wanted.contains(axis)) wanted[axis] = value;
   }
   const Group* target = nullptr;
   for (const Group& other : groups_) {

@@ -18,11 +18,11 @@ namespace scalelab::server {
 struct CurveOptions {
   int resamples = 2000;  // bootstrap resamples
   double confidence = 0.95;
-  size_t threads = 4;  // at most, including the caller's; studies of fewer than 10,000 runs have one
+  size_t threads = 4;  // maximum number of threads, including the caller's; one below 10,000 runs
   size_t ThreadsFor(size_t runs) const { return runs < 10'000 ? 1 : threads; }
 };
 
-// Which cells the parts of a curve show. Numbers are indexes of cells.
+// The cells that the parts of a curve show, as indexes of cells.
 struct CurvePlaces {
   struct Series {
     std::vector<size_t> cells;  // by point

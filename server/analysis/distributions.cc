@@ -40,8 +40,8 @@ double FisherTail(double f, double numerator_df, double denominator_df) {
   return boost::math::cdf(boost::math::complement(distribution, std::max(f, 0.0)));
 }
 
-// The range of normal numbers, averaged over the distribution of s. The integral is over u = log(s), whose density is
-// proportional to exp(df (u - exp(2 u) / 2)); again by the trapezoidal rule.
+// Averages the distribution function of the range over the distribution of s. Integrates over u = log(s),
+// whose density is proportional to exp(df (u - exp(2 u) / 2)), also with the trapezoidal rule.
 double StudentizedRangeCdf(double q, int groups, double df) {
   if (q <= 0) return 0;
   const auto exponent = [df](double u) { return df * (u - std::exp(2 * u) / 2 + 0.5); };

@@ -1,4 +1,4 @@
-// Distribution functions and quantiles. Those that Boost.Math has are Boost's.
+// Distribution functions and quantiles. They use Boost.Math where it has the distribution.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace scalelab::server {
 double StudentCdf(double t, double df);
 // Returns the t with StudentCdf(t) = p, for p in (0, 1).
 double StudentQuantile(double p, double df);
-// The same for the normal distribution.
+// Returns the quantile p of the normal distribution.
 double NormalQuantile(double p);
 // Returns P(F > f) for Fisher's F distribution.
 double FisherTail(double f, double numerator_df, double denominator_df);
@@ -30,7 +30,7 @@ class CriticalValues {
  public:
   explicit CriticalValues(double confidence) : confidence_(confidence) {}
   double confidence() const { return confidence_; }
-  // Of Student's t distribution with `df` degrees of freedom.
+  // Returns the critical value of Student's t distribution with `df` degrees of freedom.
   double T(double df) const;
   // Of the normal distribution.
   double Z() const { return NormalQuantile(0.5 + confidence_ / 2); }

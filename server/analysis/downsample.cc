@@ -38,7 +38,8 @@ std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<d
     }
     mean_x /= static_cast<double>(next_end - next_begin);
     mean_y = finite == 0 ? last_y : mean_y / static_cast<double>(finite);
-    // Twice the area of the triangle is a linear function of the point.
+    // Twice the area of the triangle is a linear function of the point, so compute its coefficients once
+    // for the bucket.
     const double a = last_x - mean_x, b = mean_y - last_y;
     size_t best = begin;
     double best_area = -1, neighbour = last_y;

@@ -75,14 +75,15 @@ Parameters SolvePossible(const std::vector<double>& p, const std::vector<double>
   return loss(on_a) < loss(on_b) ? on_a : on_b;
 }
 
-// Groups of blocks that the jackknife leaves out: one block each, unless there are more
+// The jackknife leaves out one group of blocks at a time. A group is one block, unless there are more
 // than kMaxGroups blocks.
 constexpr int kMaxGroups = 64;
 int GroupOf(int block, int blocks) {
   return blocks <= kMaxGroups ? block : static_cast<int>(int64_t{block} * kMaxGroups / blocks);
 }
 
-// The sums of a cell's values by group: the mean without a group then takes no pass over the values.
+// The sums of a cell's values by group. With them, the mean without a group can be computed without a pass
+// over the values.
 class GroupSums {
  public:
   GroupSums(const Sample& sample, int blocks)
@@ -253,8 +254,8 @@ double SquaresBeside(std::vector<std::vector<double>> columns, std::vector<doubl
   return dot(residual, residual);
 }
 
-// Compares the deviations of log throughput from the law with the noise of the points. The level of the law and its
-// parameters take degrees of freedom; a parameter that was cut does not, because it was not free.
+// Compares the deviations of log throughput from the law with the noise of the points. The level of the law
+// and each of its parameters take a degree of freedom, except a parameter that was cut to its range.
 template <class Law>
 std::optional<scalelab::v1::LackOfFit> TestFit(const Series& series, const Parameters& fit) {
   const BlockModel* const model = series.ratios.model();
@@ -341,7 +342,7 @@ std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
     series.speedups.push_back(ratio->estimate.mean());
     series.smallest = std::min(series.smallest, series.sample(i).size());
   }
-  // Without missing blocks, the ratio of the means needs no model and is cheaper.
+  // If no blocks are missing, use the ratio of the means, which needs no model and is cheaper.
   const int blocks = series.bootstrap.blocks();
   const bool complete = series.smallest == static_cast<size_t>(blocks);
   if ((static_cast<size_t>(blocks) > BlockBootstrap::kMostResampled && complete) ||

@@ -6,8 +6,9 @@
 //   USL     D(p) = 1 + a (p - 1) + b p (p - 1)     (Gunther, Guerrilla Capacity Planning, 2007)
 //   y D(p0) = D(p)
 // so that weighted least squares, with weights 1 / y^2 for errors that are a share of the value, has a closed form.
-// Intervals are computed from estimates without constraints and cut to the possible range at the end: estimates that are kept
-// at 0 in between would make the interval too narrow. The parameters that are shown are the best possible ones.
+// Intervals are computed from estimates without constraints and cut to the possible range at the end, because
+// the interval of an estimate that is limited to at least 0 would be too narrow. The shown parameters have the
+// smallest error of all parameters in the possible range.
 #pragma once
 
 #include <optional>
@@ -34,8 +35,9 @@ UslFit FitUsl(const std::vector<double>& ranks, const std::vector<double>& speed
 // least 4. `cells` are those of the series among those of `ratios`; cells[i] has ranks[i] and is not empty. Speedups are
 // relative to cells[base].
 //
-// With eight blocks or more the intervals use the same draws of blocks as those of the ratios, and are widened in the same
-// way. With fewer they are Student's t with the jackknife's deviation over blocks (Efron and Tibshirani 1993, chapter 11).
+// With eight blocks or more the intervals use the same draws of blocks as those of the ratios, and are
+// widened in the same way. With fewer blocks they are Student's t intervals with the jackknife's deviation
+// over blocks (Efron and Tibshirani 1993, chapter 11).
 //
 // The test of lack of fit (Draper and Smith, Applied Regression Analysis, section 1.5, for a nonlinear law: Neill, Annals
 // of Statistics 16, 1988) compares the deviations of the points from the law with the noise of the points.

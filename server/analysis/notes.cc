@@ -14,7 +14,8 @@ namespace {
 using scalelab::v1::CurvePoint;
 using scalelab::v1::CurveSeries;
 
-// Tolerated difference between a throughput and the median step.
+// Largest relative difference between a reported throughput and the throughput of the median step that
+// causes no note.
 constexpr double kThroughputTolerance = 0.10;
 constexpr size_t kMostNamed = 3;
 
@@ -41,7 +42,7 @@ void AddNodes(const Point& point, CurvePoint& out) {
   if (nodes.size() > 1) out.add_notes("repeats ran on different nodes");
 }
 
-// A step is one global batch, so the median of the steps gives the throughput again.
+// Adds a note if a reported throughput differs from global batch / median step.
 void AddClaims(const Point& point, CurvePoint& out) {
   size_t wrong = 0;
   const db::CurveRow* worst = nullptr;

@@ -9,9 +9,9 @@
 
 namespace scalelab::server {
 
-// Adds the notes on one point: refused values, repeated and noisy runs, outliers, different nodes, a throughput that its steps do not
-// have, an efficiency above 1, and blocks that the base case lacks. `common` is the number of blocks that the point shares
-// with the base case, or -1 without a base case.
+// Adds the notes on one point: refused values, repeated and noisy runs, outliers, different nodes, a reported
+// throughput that differs from that of the steps, an efficiency above 1, and blocks that the base case lacks.
+// `common` is the number of blocks that the point shares with the base case, or -1 without a base case.
 void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& outliers,
                    scalelab::v1::CurvePoint& out);
 

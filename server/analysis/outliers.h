@@ -1,9 +1,10 @@
-// Finds values that do not fit to those of the same cell and the same block.
+// Finds values that deviate from those of the same cell and the same block.
 //
-// Residuals are those of medians instead of means (Tukey's median polish, Exploratory Data Analysis, 1977), because an
-// outlier pulls a mean of few values towards itself. A value is an outlier if its residual is more than 5 standard
-// deviations, which 1.4826 times the median absolute deviation estimates for normal noise (Rousseeuw and Croux, JASA 88,
-// 1993). Medians make as many residuals 0 as the model has parameters; these are not counted.
+// Residuals are computed with medians instead of means (Tukey's median polish, Exploratory Data Analysis,
+// 1977), because an outlier pulls a mean of few values towards itself. A value is an outlier if its residual
+// is more than 5 standard deviations. The standard deviation is estimated as 1.4826 times the median absolute
+// deviation, as for normal noise (Rousseeuw and Croux, JASA 88, 1993). Medians make as many residuals 0 as
+// the model has parameters; these are not counted.
 #pragma once
 
 #include <vector>
@@ -13,7 +14,7 @@
 namespace scalelab::server {
 
 struct Outlier {
-  size_t place = 0;     // of the value in the sample of its cell
+  size_t place = 0;     // index of the value in the sample of its cell
   double residual = 0;  // of the logarithm
 };
 

@@ -19,7 +19,7 @@ void ForEachInParallel(size_t count, size_t threads, absl::FunctionRef<void(size
   try {
     while (others.size() + 1 < most) others.push_back(std::async(std::launch::async, take));
   } catch (const std::system_error&) {
-    // The system has no thread left.
+    // The system cannot start more threads. Continue with those that were started.
   }
   take();
 }

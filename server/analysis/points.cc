@@ -7,7 +7,7 @@
 namespace scalelab::server {
 namespace {
 
-// The worker's values were checked when they were stored, except those that older versions stored.
+// Values were checked when they were stored, but older versions did not check them.
 template <class Add>
 void AddUsable(const std::optional<double>& value, const MetricRange& range, Point& point, Add add) {
   if (!value.has_value()) return;

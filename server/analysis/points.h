@@ -17,11 +17,11 @@ namespace scalelab::server {
 // The rows of one cell with one fingerprint.
 struct Point {
   const db::CellRow* cell = nullptr;
-  size_t index = 0;  // of the cell in the study
-  size_t place = 0;  // among the points of its hardware
+  size_t index = 0;  // index of the cell in the study
+  size_t place = 0;  // index among the points of its hardware
   int succeeded = 0, failed = 0, out_of_memory = 0, pending = 0, cancelled = 0;
-  int retried = 0;  // succeeded after failed attempts
-  int noisy = 0;    // succeeded, and other load disturbed them
+  int retried = 0;  // number of repeats that succeeded after failed attempts
+  int noisy = 0;    // number of repeats that succeeded although other load disturbed them
   Sample throughput;
   std::vector<double> epoch_seconds, comm_share, peak_memory, accuracy, train_loss, time_to_accuracy;
   std::vector<double> concurrent;  // mean number of concurrent attempts of each repeat that succeeded
@@ -30,14 +30,14 @@ struct Point {
   std::vector<const db::CurveRow*> results;  // rows of `throughput`
 
   int asked() const { return succeeded + failed + pending + cancelled; }
-  // Makes room for the results of so many rows.
+  // Reserves memory for the results of `count` rows.
   void Reserve(size_t count);
 };
 
 // The points of the runs with one fingerprint.
 struct Hardware {
   std::vector<Point> points;
-  absl::flat_hash_map<size_t, size_t> place;   // in `points`, by index of the cell
+  absl::flat_hash_map<size_t, size_t> place;   // index in `points`, by index of the cell
   std::optional<CellRatios> ratios;            // of all points
   std::vector<std::vector<Outlier>> outliers;  // by point
 

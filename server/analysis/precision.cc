@@ -12,7 +12,7 @@ double HalfWidth(const v1::Estimate& estimate) {
   return std::sqrt(estimate.high() / estimate.low()) - 1;
 }
 
-// Returns whether the speedup is that of the base case to itself.
+// Returns whether the point is the base case itself, whose speedup is 1.
 bool IsBase(const v1::Estimate& speedup) { return speedup.has_stddev() && speedup.low() == speedup.high(); }
 
 }  // namespace

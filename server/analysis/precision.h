@@ -1,10 +1,13 @@
-// When the intervals of a study with adaptive_repeats are narrow enough, and the correction for stopping then.
+// Decides when the intervals of a study with adaptive_repeats are narrow enough, and corrects the intervals
+// for this stopping rule.
 //
-// A study that ends as soon as its intervals are narrow ends more often when the noise happens to look small, so that intervals
-// at 95% would cover too rarely: 88% for two cells, with the widest dip where the study would need about ten blocks. Two changes
-// bring the coverage back to 93 to 97% for every amount of noise (`scalelab-bench coverage`):
-// - Each ratio has Student's t interval of its own logarithms within blocks. Their mean is independent of their deviation, so
-//   only the deviation is biased by the rule (Chow and Robbins, Annals of Mathematical Statistics 36, 1965).
+// A study that ends as soon as its intervals are narrow ends more often when the noise happens to look small,
+// so that 95% intervals would contain the true value too rarely: in 88% of studies of two cells. The effect
+// is largest if the study needs about ten blocks. Two changes bring the coverage back to 93 to 97% for every
+// amount of noise (`scalelab-bench coverage`):
+// - Each ratio has Student's t interval of its own logarithms within blocks. Their mean is independent of
+//   their deviation, so the rule biases only the deviation (Chow and Robbins, Annals of Mathematical
+//   Statistics 36, 1965).
 // - All intervals of the study are computed at a higher confidence than the 95% that they stand for, at every look, as in
 //   Pocock's group-sequential tests (Biometrika 64, 1977). The confidence was calibrated for this rule by simulation.
 #pragma once
@@ -17,9 +20,9 @@
 
 namespace scalelab::server {
 
-// Returns the confidence at which the intervals of a study with this rule and so many cells are computed: 96.5%, but 97.5% for two
-// cells that may end after two blocks. The deviation of two blocks says little; with more cells, all of their intervals must be
-// narrow, which rarely happens by chance.
+// Returns the confidence at which the intervals of a study with this rule and this number of cells are
+// computed: 96.5%, but 97.5% for two cells that may end after two blocks. The deviation of two blocks says
+// little; with more cells, all of their intervals must be narrow, which rarely happens by chance.
 double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells);
 
 // Returns the largest half width of the intervals of a curve, relative to the value: of the speedups or, if there is only one

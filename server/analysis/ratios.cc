@@ -21,7 +21,7 @@ std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
   return ratios;
 }
 
-// Sets median and deviation of the ratios within blocks.
+// Sets the median and the deviation of an estimate to those of the ratios within blocks.
 void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
   const std::vector<double> ratios = RatiosWithinBlocks(a, b);
   estimate.set_median(ratios.empty() ? estimate.mean() : Median(ratios));

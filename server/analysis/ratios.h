@@ -1,9 +1,10 @@
 // Ratios of the means of cells, with intervals.
 //
-// With eight common blocks or more, a ratio is the ratio of the means over the blocks that both cells have, and its
-// interval is the block bootstrap's. With fewer, it is that of the model of cells and blocks (block_model.h), which pools
-// the noise of all cells and uses every value. In a study whose number of blocks depends on the results (`paired`), it is
-// always that of Student's t for the logarithms of the ratios within blocks, see precision.h.
+// With eight common blocks or more, a ratio is the ratio of the means over the blocks that both cells have,
+// and its interval is the block bootstrap's. With fewer common blocks, the ratio comes from the model of
+// cells and blocks (block_model.h), which pools the noise of all cells and uses every value. In a study whose
+// number of blocks depends on the results (`paired`), the interval is always that of Student's t for the
+// logarithms of the ratios within blocks, see precision.h.
 #pragma once
 
 #include <optional>
@@ -16,7 +17,7 @@
 
 namespace scalelab::server {
 
-// Of the intervals of comparisons and advice.
+// Confidence of the intervals of comparisons and advice, unless a study has adaptive_repeats (precision.h).
 inline constexpr double kConfidence = 0.95;
 inline constexpr int kResamples = 2000;
 
@@ -41,8 +42,8 @@ class CellRatios {
   // Returns cell a / cell b; nothing if the cells cannot be compared, because no blocks connect them.
   std::optional<Ratio> Compare(size_t a, size_t b);
 
-  // Returns the relative difference of two cells of so many repeats that is found with a probability of 80% (Cohen,
-  // Statistical Power Analysis, 1988); 0 if the noise is unknown.
+  // Returns the relative difference of two cells with this number of repeats that is found with a probability
+  // of 80% (Cohen, Statistical Power Analysis, 1988); 0 if the noise is unknown.
   double NoiseFloor(double repeats);
 
   const Sample& sample(size_t cell) const { return *cells_[cell]; }
@@ -60,7 +61,7 @@ class CellRatios {
   const std::vector<const Sample*> cells_;
   const BlockBootstrap& bootstrap_;
   const bool paired_;
-  // Computed at their first use.
+  // The following members are computed at their first use.
   std::vector<std::vector<float>> means_;  // by cell
   std::vector<absl::once_flag> has_means_;
   std::optional<BlockModel> model_;

@@ -11,7 +11,7 @@ struct Sample {
   std::vector<int> block;
   std::vector<double> value;
   std::vector<double>
-      time;  // when each value was measured, in seconds; fewer if it is not known of all values
+      time;  // when each value was measured, in seconds; has fewer elements if some times are unknown
 
   size_t size() const { return value.size(); }
   bool HasTimes() const { return time.size() == value.size(); }

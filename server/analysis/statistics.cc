@@ -49,7 +49,7 @@ scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const Cri
   const double deviation = StandardDeviation(values);
   const double half = critical.T(values.size() - 1) * deviation / std::sqrt(n);
   estimate.set_stddev(deviation);
-  // If the mean is outside the range, the range is wrong, not the mean.
+  // If the mean is outside the range, do not cut the interval: the range is wrong, not the mean.
   estimate.set_low(mean < min ? mean - half : std::max(mean - half, min));
   estimate.set_high(mean > max ? mean + half : std::min(mean + half, max));
   return estimate;

@@ -19,7 +19,7 @@ double StandardDeviation(const std::vector<double>& values);
 // not be empty.
 double Quantile(std::vector<float>& values, double p);
 
-// The limit of a quantity that has none.
+// For `min` or `max`, if the quantity has no such limit.
 inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // Returns the mean with its Student's t interval, cut to the possible range [min, max] of the quantity. With

@@ -35,12 +35,12 @@ std::string RecipeOf(v1::RunSpec spec) {
   return Fingerprint(spec);
 }
 
-// Finds the recipes of cells. Most cells of a study differ only in values that no recipe contains, and making a recipe takes
-// some microseconds.
+// Finds the recipes of cells. Most cells of a study differ only in values that no recipe contains, and making
+// a recipe takes some microseconds.
 class Recipes {
  public:
   explicit Recipes(const CellList& parameters) : parameters_(parameters) {
-    std::set<int> fields;  // of which recipes do not contain the value
+    std::set<int> fields;  // numbers of the parameters that recipes do not contain
     for (const RunParameter& parameter : RunParameters()) {
       if (!parameter.recipe) fields.insert(parameter.number);
     }
@@ -63,15 +63,15 @@ class Recipes {
 
  private:
   const CellList& parameters_;
-  std::vector<bool> contained_;                    // by number of the value - 1
-  std::map<std::vector<int>, std::string> known_;  // by the values that recipes contain
+  std::vector<bool> contained_;                    // whether recipes contain a value, by its number - 1
+  std::map<std::vector<int>, std::string> known_;  // recipes by the values that they contain
 };
 
 bool IsCompared(const db::CellRow& cell) {
   return !cell.excluded && cell.engine != UnsynchronisedEngine().name;
 }
 
-// Returns why cell `i` does not compute the steps of one rank; empty if it does.
+// Returns the reason why cell `i` does not compute the same steps as one rank; empty if it computes them.
 absl::string_view DesignOf(const db::CellRow& cell, const CellList& parameters, size_t i) {
   const Engine* const engine = FindEngine(cell.engine);
   if (engine == nullptr || cell.ranks == 1) return "";
@@ -83,7 +83,8 @@ absl::string_view DesignOf(const db::CellRow& cell, const CellList& parameters, 
                             text(ParameterGroup::kServers, v1::RunSpec::kConsistencyFieldNumber));
 }
 
-// Returns into how many parts a step of the cell divides the samples before each is run through the model.
+// Returns the number of parts into which a step of the cell divides its samples; each part passes through
+// the model separately.
 double PartsOf(const v1::RunSpec& spec, const Engine& engine) {
   const auto groups_of = [&](int members) { return members == 0 ? 1.0 : double(spec.ranks()) / members; };
   double slices = spec.ranks();
@@ -128,9 +129,10 @@ size_t Authority(absl::string_view name) {
 
 // Allowed difference of a loss, relative to that of the reference.
 struct Band {
-  double first;  // at the first step or epoch
+  double first;  // the allowed difference at the first step or epoch
+  // Later, the allowed difference is `growth` times the largest earlier difference, clamped to [least, most].
   double least, most;
-  double growth;  // times the largest earlier difference, clamped to [least, most]
+  double growth;
 };
 constexpr Band kSteps{0.0003, 0.01, 0.20, 100}, kReducedSteps{0.003, 0.03, 0.20, 100};
 constexpr Band kRandomSteps{0.20, 0.20, 0.20, 0};
@@ -155,10 +157,11 @@ double Apart(double loss, double reference) {
   return std::isfinite(loss) ? std::abs(loss - reference) / std::max(std::abs(reference), kSmallLoss) : 0;
 }
 
-// The losses with which those of a group are compared.
+// The reference losses, with which the losses of a group are compared.
 struct Reference {
   std::string name;
-  size_t run = std::numeric_limits<size_t>::max();  // index of its run; no run for the median
+  // Index of the run with these losses; the median has no run.
+  size_t run = std::numeric_limits<size_t>::max();
   Losses losses;
 };
 
@@ -185,8 +188,8 @@ Reference ReferenceOf(const std::vector<db::CellRow>& cells, const std::vector<C
     reference = {cells[runs[i].cell].engine, i, losses[i]};
   }
   if (best < kNoAuthority) return reference;
-  // The median of two is their mean, from which each differs by half of what it differs from the other. Then the first one
-  // is the reference.
+  // The median of two losses is their mean, which would halve the difference of each. With two engines, the
+  // first one is therefore the reference.
   std::vector<size_t> reporting;
   for (const size_t i : group) {
     if (!losses[i].steps.empty() || !losses[i].epochs.empty()) reporting.push_back(i);

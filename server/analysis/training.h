@@ -1,4 +1,4 @@
-// Checks whether the engines of a study train alike. Pure.
+// Checks whether the engines of a study train alike. The functions are pure.
 //
 // Engines with the same model, data, precision, batch, ranks, learning rates and seed compute the same steps
 // from the same weights, so their losses must agree. If they do not, the engine does different work, its
@@ -19,10 +19,10 @@
 //
 // Rounding errors start at 1e-7 and grow from step to step, a hundredfold at learning rates at which the loss
 // first rises, until the losses differ like those of two seeds. An engine with another recipe differs from
-// the first step on. docs/users/read-a-curve.md has the measurements. In an epoch rounding errors have
-// reached the effect of another seed, so the band is wide, and a slow drift of a few percent is not detected.
-// For a loss below 0.2 the band of a loss of 0.2 is used, because small absolute differences are large
-// relative to such a loss.
+// the first step on. docs/users/read-a-curve.md has the measurements. By the end of an epoch, rounding errors
+// have the same effect as another seed, so the band is wide, and a slow drift of a few percent is not
+// detected. For a loss below 0.2 the band of a loss of 0.2 is used, because small absolute differences are
+// large relative to such a loss.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct ComparedRun {
   size_t cell = 0;  // index into the cells
   int64_t attempt_id = 0;
   int group = 0;  // runs of one group are compared with each other
-  // Samples that batch normalisation takes the statistics of, which decide the losses; 0: they do not depend on the engine.
+  // Number of samples over which batch normalisation computes statistics. The losses depend on it. 0: it does
+  // not depend on the engine.
   double normalised_samples = 0;
 };
 

@@ -64,7 +64,7 @@ std::string Array(absl::Span<const int> numbers) {
   return absl::StrCat("[", absl::StrJoin(numbers, ","), "]");
 }
 
-// Whether a column of a row is the JSON object of an older version.
+// Returns whether a column of a row is a JSON object that an older version has stored.
 bool IsWhole(const std::string& column) { return !column.empty() && column.front() == '{'; }
 
 // Appends the numbers of "[3,17]" to `numbers`. Returns false if the text is something else.
@@ -81,7 +81,7 @@ bool ReadNumbers(absl::string_view text, std::vector<int>* numbers) {
 
 class Reader {
  public:
-  // Adds the values to a list's own, under the numbers that NumberOf finds.
+  // Adds the values of the rows to the list of cells. NumberOf returns the number that a value gets there.
   absl::Status Values(absl::Span<const db::CellValueRow> rows) {
     for (const db::CellValueRow& row : rows) {
       absl::Status status = row.number == 0 ? Common(row) : OneValue(row);
@@ -158,7 +158,7 @@ class Reader {
   const std::shared_ptr<CellValues> values_ = std::make_shared<CellValues>(v1::RunSpec());
   CellList list_{values_};
   bool has_common_ = false;
-  std::vector<int> numbers_;  // by number in the database: the number in values_; 0: there is none
+  std::vector<int> numbers_;  // maps numbers in the database to numbers in values_; 0: none
   std::vector<int> key_, spec_;
 };
 

@@ -25,10 +25,10 @@ using google::protobuf::Value;
 
 class Writer {
  public:
-  // `full`: as ToFullJson.
+  // `full`: writes fields with default values too, like ToFullJson.
   explicit Writer(bool full) : full_(full) {}
 
-  // Each of these returns false if the message needs protobuf's converter.
+  // Write and the private functions return false if the message needs protobuf's converter.
   bool Write(const Message& message);
   std::string Take() { return std::move(out_); }
 
@@ -45,7 +45,7 @@ class Writer {
   std::string out_;
 };
 
-// protobuf and nlohmann::json write other characters in different ways.
+// Returns whether protobuf and nlohmann::json write the character in the same way.
 bool IsPlain(char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '<' && c != '>'; }
 
 bool Writer::Text(const std::string& text) {

@@ -27,7 +27,7 @@ extern "C" {  // missing in the header of glibc 2.36
 namespace scalelab::server {
 namespace {
 
-// Fits 100,000 lines of squeue; more output means that something is wrong.
+// The limit has room for 100,000 lines of squeue. More output is an error.
 constexpr size_t kMaxOutput = 16 << 20;
 
 absl::Status SystemError(const std::string& what) {
@@ -95,8 +95,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_adddup2(&files, options.in, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&files, options.out, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, options.err, STDERR_FILENO);
-  // A library may have opened a file without close-on-exec; a child must not inherit the lock
-  // of the database.
+  // Close all other descriptors, because a library may have opened a file without close-on-exec, and because
+  // a child must not inherit the lock of the database.
   posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

@@ -1,4 +1,4 @@
-// Runs programs: no shell, a timeout, bounded output, an explicit environment.
+// Runs programs without a shell, with a timeout, a limit for the output, and an explicit environment.
 //
 // Every process starts through posix_spawn, because a process with gRPC threads must not fork. The functions
 // are safe to call from any thread.

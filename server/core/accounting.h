@@ -30,7 +30,7 @@ class CurrentUse {
   // Returns why the queue may not get another allocation; "" if it may.
   std::string ReachedLimit(const PendingQueue& queue) const;
   double GpuSecondsOfWeek(const std::string& owner) const;
-  // Returns the pairs of owner and partition with any use.
+  // Returns the pairs of owner and partition for which any use is recorded.
   std::vector<PendingQueue> queues() const;
 
  private:

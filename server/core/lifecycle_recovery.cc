@@ -124,8 +124,8 @@ std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) co
   if (recovery.number != 0 && now - recovery.since > options_.read_timeout) {
     return absl::StrCat("the filesystem of its event files did not answer for ", limit, " s");
   }
-  // The recovery waits for requests of other attempts. Those are abandoned after the time limit, so it
-  // should have begun.
+  // This recovery waits for the requests of other attempts. Those requests are abandoned after the time
+  // limit, so this recovery should have begun by now.
   if (recovery.number == 0 && recovery.failing == 0 &&
       now - std::max(recovery.since, state_.last_read_answered) > 2 * options_.read_timeout) {
     return absl::StrCat("the filesystem of other event files did not answer for ", 2 * limit, " s");

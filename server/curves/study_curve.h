@@ -1,4 +1,4 @@
-// The curve of a study, from the rows of a store.
+// Computes the curve of a study from the rows of a store.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,9 @@
 
 namespace scalelab::server {
 
-// Computes the curve of `study`, with factors if asked for. `over` returns whether nobody waits for the curve any more; the
-// computation then ends with CANCELLED. DATA_LOSS if rows cannot be read, else the errors of the store.
+// Computes the curve of `study`, with factors if asked for. If `over` returns true, because nobody waits for
+// the curve any more, the computation ends with CANCELLED. DATA_LOSS if rows cannot be read, else the errors
+// of the store.
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
                             const std::function<bool()>& over, scalelab::v1::GetCurveResponse* curve);
 

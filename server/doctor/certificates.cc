@@ -33,7 +33,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return ASN1_TIME_to_tm(time, &parts) == 1 ? absl::FromTimeT(timegm(&parts)) : absl::InfinitePast();
 }
 
-// Reads no passphrase from the terminal.
+// A callback that prevents OpenSSL from asking for a passphrase on the terminal.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 }  // namespace
@@ -56,7 +56,8 @@ TlsFileFacts ReadCertificate(const std::string& setting, const std::string& path
       facts.not_after = not_after;
     }
     facts.error.clear();
-    // scalelabd presents the first certificate. Of the authorities, one that is valid is enough.
+    // Of tls_certificate, check the first certificate, which scalelabd presents. Of tls_authority, one valid
+    // certificate is sufficient.
     if (setting != "tls_authority") break;
   }
   return facts;

@@ -43,7 +43,7 @@ void CheckPlaces(const Subject& subject, uid_t user, Findings& findings) {
   const pid_t server = RunningServer(subject.data_dir);
   for (const std::string& address : subject.listen) {
     AddressFacts facts = ReadAddress(address);
-    // An absent data directory is no error, because the first start creates it.
+    // A missing data directory is not an error, because the first start creates it.
     if (absl::StartsWith(address, absl::StrCat("unix:", subject.data_dir, "/")) && !Exists(subject.data_dir))
       facts.error.clear();
     findings.push_back(CheckAddress("listen", facts, server));

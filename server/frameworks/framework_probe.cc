@@ -149,7 +149,7 @@ v1::Framework ProbeEngine(const Engine& engine, const v1::FrameworkEnvironment& 
   const auto usable = answer.object.find("usable");
   if (usable == answer.object.end() || !usable->is_boolean() || !usable->get<bool>()) {
     const std::string reason = TextOf(answer.object, "reason"), own_fix = TextOf(answer.object, "fix");
-    // probe.py does not know whether it runs in the environment for GPUs.
+    // Correct the advice of probe.py, which does not know whether it runs in the environment for GPUs.
     const bool makes = absl::StartsWith(own_fix, "deploy/frameworks ");
     return Unusable(framework, reason.empty() ? "probe.py printed no reason" : reason,
                     own_fix.empty() ? "another engine"

@@ -75,8 +75,8 @@ std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::str
   return environment;
 }
 
-// Returns the engine to probe instead of `engine`: with nodes elsewhere, one with the same environment that
-// needs no GPU.
+// Returns the engine to probe in place of `engine`. If ranks run on other machines, this is an engine with
+// the same environment that needs no GPU.
 const Engine& Frameworks::ProbedEngine(const Engine& engine) const {
   if (options_.nodes_are_here || engine.gpus != Engine::Gpus::kRequired) return engine;
   for (const Engine& other : Engines()) {
@@ -117,7 +117,8 @@ void Frameworks::Ask(const std::vector<std::string>& names, Done done) {
   stopping ? done(Stopping()) : done(std::move(question.states));
 }
 
-// Adds a state to the questions that wait for `name`. Removes and returns the questions that are then complete.
+// Adds the state of engine `name` to the pending calls that wait for it. Removes and returns the calls that
+// are then complete.
 std::vector<Frameworks::Question> Frameworks::TakeAnswered(const std::string& name,
                                                            const v1::Framework& state) {
   std::vector<Question> answered;
@@ -168,7 +169,7 @@ void Frameworks::Work() {
     std::vector<Question> answered;
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_) return;  // the probe was cut short, so its result is meaningless
+      if (stopping_) return;  // the probe was interrupted, so its result is meaningless
       for (const Use& probed : TakeProbed(*use)) {
         const std::string& name = names.emplace_back(EngineOn(probed.engine->name, probed.gpus));
         Result& own = results_[name] = result;

@@ -46,8 +46,8 @@ class Frameworks {
   Frameworks(const Frameworks&) = delete;
 
   // Returns the environment of an engine with an adapter, nothing for other engines. The versions in it come
-  // from the last probe. Never blocks. `name` is of EngineOn: on GPUs an engine has the environment that
-  // deploy/frameworks --cuda makes, unless the configuration names another one.
+  // from the last probe. Never blocks. `name` is a result of EngineOn: on GPUs an engine has the environment
+  // that deploy/frameworks --cuda makes, unless the configuration names another one.
   std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `done` once with the state of each engine, by the names of EngineOn: during this call when all states are cached, else from

@@ -36,7 +36,8 @@ void AuditLog::Stop() {
 void AuditLog::Add(db::AuditRow row) {
   absl::MutexLock lock(&mutex_);
   if (row.refused) return AddRefused(std::move(row));
-  // Changes are durable before they are added, so this many cannot collect unless only the audit log cannot be written.
+  // Changes are added only after they are durable. So this number of rows collects only if the database can
+  // be written but the audit log cannot.
   if (changes_.size() + writing_.size() >= limits_.pending) return;
   changes_.push_back(std::move(row));
 }
@@ -75,7 +76,7 @@ void AuditLog::Collect(bool all) {
   if (others_.count > 0) writing_.push_back(std::exchange(others_, db::AuditRow()));
   others_.count = 0;
   refused_since_ = absl::InfiniteFuture();
-  // Readers list the rows in the order in which they are written.
+  // Sort the rows by time, because readers list them in the order in which they are written.
   std::stable_sort(writing_.begin(), writing_.end(),
                    [](const db::AuditRow& a, const db::AuditRow& b) { return a.time < b.time; });
 }
@@ -100,7 +101,8 @@ void AuditLog::Run() {
     std::vector<db::AuditRow> rows;
     {
       absl::MutexLock lock(&mutex_);
-      // After an error only the end interrupts the wait: a caller of Flush must not cause a busy loop.
+      // After an error, wait the full time unless the log is ending. Otherwise a caller of Flush would cause
+      // a busy loop.
       if (wait > limits_.period)
         mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
       else

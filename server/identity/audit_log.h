@@ -19,17 +19,17 @@ namespace scalelab::server {
 
 struct AuditLimits {
   absl::Duration period = absl::Seconds(1);  // between two writes
-  // Equal refused calls within this time are one row.
+  // Equal refused calls within this time are stored as one row.
   absl::Duration refusal_period = absl::Seconds(10);
-  int refusals_per_minute = 60;  // different ones; the others of a period are counted in one row
-  size_t pending = 100'000;      // rows that are not written yet
+  int refusals_per_minute = 60;  // rows of different refused calls; further ones are counted in one row
+  size_t pending = 100'000;      // maximum number of rows that are not written yet
 };
 
 // Collects entries in memory and writes them in batches on a thread of its own, so that neither calls nor the thread of the
 // coordinator wait. Entries of the last second may be lost if the process is killed. Thread-safe.
 class AuditLog {
  public:
-  // `also` is called on the thread with each write, for other rows that may be stored late.
+  // The thread calls `also` with each write, so that the caller can write other rows that are not urgent.
   AuditLog(db::AccessStore& store, std::function<absl::Status()> also, AuditLimits limits = {});
   // Like Stop.
   ~AuditLog();
@@ -45,11 +45,11 @@ class AuditLog {
   absl::Status Flush(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Of equal refused calls: user, source, address, action, result.
+  // The key by which refused calls are equal: user, source, address, action, result.
   using Key = std::tuple<std::string, std::string, std::string, std::string, std::string>;
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Moves the rows to write into writing_. `all`: also refused calls of the period that has not ended.
+  // Moves the rows to write into writing_. `all`: also moves refused calls of the current period.
   void Collect(bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRefused(db::AuditRow row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WakesUp() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || flush_asked_ > flushed_; }
@@ -60,9 +60,11 @@ class AuditLog {
   absl::Mutex mutex_;
   std::vector<db::AuditRow> changes_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, db::AuditRow> refused_ ABSL_GUARDED_BY(mutex_);
-  db::AuditRow others_ ABSL_GUARDED_BY(mutex_);  // count: refused calls above the limit
+  // One row for the refused calls above the limit; its count is their number.
+  db::AuditRow others_ ABSL_GUARDED_BY(mutex_);
   absl::Time refused_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  int64_t minute_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last new refused row, since the epoch
+  // Minute of the last new row of a refused call, since the epoch.
+  int64_t minute_ ABSL_GUARDED_BY(mutex_) = 0;
   int in_minute_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<db::AuditRow> writing_ ABSL_GUARDED_BY(mutex_);
   int64_t flush_asked_ ABSL_GUARDED_BY(mutex_) = 0, flushed_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// Turns credentials into identities.
+// Determines the identities of callers from their credentials.
 #pragma once
 
 #include <sys/types.h>
@@ -21,16 +21,16 @@ namespace scalelab::server {
 
 struct IdentityOptions {
   RoleLists roles;
-  // Accounts of reverse proxies on the Unix socket. Their calls need a token, and the address of the caller is the last one
-  // of x-forwarded-for.
+  // Accounts of reverse proxies on the Unix socket. Their calls need a token, and the address of the caller
+  // is the last one of x-forwarded-for.
   std::vector<std::string> proxies;
 };
 
-// Everything that is known of users and credentials. Thread-safe.
+// Checks all kinds of credentials, and knows the roles of users. Thread-safe.
 class Authenticator {
  public:
-  // `client_token`: the token of the file client.token, which is one of the account of the service. `key`: the secret
-  // of this server.
+  // `client_token`: the token of the file client.token, which belongs to the account of the service. `key`:
+  // the secret of this server.
   Authenticator(IdentityOptions options, std::string client_token, const std::string& key,
                 db::AccessStore& store);
 

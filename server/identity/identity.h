@@ -1,4 +1,4 @@
-// Who calls: the result of authentication, and the only source of owner names and permissions.
+// The identity of a caller: the result of authentication, and the only source of owner names and permissions.
 #pragma once
 
 #include <cstdint>

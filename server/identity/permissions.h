@@ -1,4 +1,4 @@
-// The rules of who may do what. All of them are here, as pure functions.
+// All rules about the permissions of callers, as pure functions.
 //
 //   role     viewer: reads; user: also submits, and controls own studies; admin: everything
 //   scope    of the credential: read, submit, admin; limits what the role allows
@@ -28,8 +28,8 @@ bool MaySee(const Identity& caller, const db::StudyRow& study);
 
 // For calls that change a study which the caller may see, or its runs: cancel, delete, retry, resume, hold, release.
 absl::Status MayControl(const Identity& caller, const db::StudyRow& study);
-// For the restore of a study of this owner. `own`: this server wrote the archive. Only admins restore others, because
-// anybody could have made them.
+// For the restore of a study of this owner. `own`: this server wrote the archive. Only admins may restore
+// other archives, because anybody could have made them.
 absl::Status MayRestore(const Identity& caller, const std::string& owner, bool own);
 // For a change of the priority. Only admins set one above 0.
 absl::Status MaySetPriority(const Identity& caller, const db::StudyRow& study, int priority);
@@ -39,10 +39,11 @@ absl::Status MaySubmit(const Identity& caller, const std::string& owner, int pri
 absl::Status MustBeAdmin(const Identity& caller, absl::string_view what);
 // For the creation of a token with this scope. Every user may create tokens that do not exceed the caller's credential.
 absl::Status MayCreateToken(const Identity& caller, Scope scope);
-// Returns the lifetime of a new token: one that is created with a personal token expires with it at the latest, so that a
-// stolen token cannot be prolonged.
+// Returns the lifetime of a new token: a token that is created with a personal token expires no later than
+// this one, so that a stolen token cannot be prolonged.
 absl::Duration TokenLifetime(const Identity& caller, absl::Duration asked, absl::Time now);
-// For the end of a token: of one's own that the caller's credential could create, or as an admin.
+// For revoking a token: users may revoke their own tokens that their credential could create, and
+// admins all tokens.
 absl::Status MayRevokeToken(const Identity& caller, const std::string& owner, Scope scope);
 
 }  // namespace scalelab::server

@@ -11,7 +11,7 @@
 namespace scalelab::server {
 namespace {
 
-// The time of the last use is exact to this much, so that a busy token causes few writes.
+// Precision of the time of the last use. It is low, so that a token that is used often causes few writes.
 constexpr absl::Duration kUsePrecision = absl::Hours(1);
 
 bool IsDead(const db::TokenRow& token, int64_t now) {
@@ -150,7 +150,7 @@ absl::Status PersonalTokens::StoreUses() {
   absl::Status status;
   for (const db::TokenRow& token : used) {
     const absl::StatusOr<int64_t> stored = store_.PutToken(token);
-    // The store deletes tokens that have been dead for long.
+    // The store deletes tokens that became invalid long ago, so remove them here too.
     if (!stored.ok() && !absl::IsNotFound(stored.status())) status = stored.status();
   }
   return status;

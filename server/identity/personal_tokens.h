@@ -18,8 +18,8 @@ namespace scalelab::server {
 
 inline constexpr absl::string_view kPersonalTokenPrefix = "slt_";
 
-// A token is 256 random bits. The store has only its hash, and so has this class, which keeps all tokens in memory: a
-// check reads no database. Thread-safe.
+// A token is 256 random bits. The store and this class have only the hash of it. This class keeps all hashes
+// in memory, so that a check does not read the database. Thread-safe.
 class PersonalTokens {
  public:
   static constexpr absl::Duration kDefaultLifetime = absl::Hours(24 * 30);
@@ -29,7 +29,7 @@ class PersonalTokens {
 
   explicit PersonalTokens(db::AccessStore& store) : store_(store) {}
 
-  // Reads the tokens from the store. Call it before the others.
+  // Reads the tokens from the store. Must be called before the other methods.
   absl::Status Load() ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Created {

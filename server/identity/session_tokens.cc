@@ -13,7 +13,8 @@
 namespace scalelab::server {
 namespace {
 
-// The same key signs the secrets of allocations, whose text is a UUID.
+// The prefix is necessary because the same key also signs the secrets of allocations, whose text is a UUID.
+// With the prefix, no signature of one kind is valid for the other.
 std::string Sign(const std::string& key, absl::string_view claims) {
   return Hmac(key, absl::StrCat("scalelab session token\n", claims));
 }

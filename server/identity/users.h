@@ -13,7 +13,8 @@
 
 namespace scalelab::server {
 
-// Who has a role: names of users, "@group", or "*" for everybody. The highest role that matches counts.
+// The accounts that have a role: names of users, "@group", or "*" for everybody. The highest role
+// that matches counts.
 struct RoleLists {
   // The account of the service, and root, always are admins: they can change its files.
   std::vector<std::string> admins;
@@ -24,11 +25,11 @@ struct RoleLists {
 // Returns an error unless `entry` may be part of a list.
 absl::Status CheckRoleEntry(const std::string& entry);
 
-// Answers from memory where it can. Directory services, such as LDAP, may block for long, and are asked again when an
-// answer is old. Thread-safe.
+// Uses cached answers where possible, because directory services such as LDAP may block for long. Queries
+// them again when an answer is old. Thread-safe.
 class Users {
  public:
-  // Returns the groups of a user. Blocks. A test gives another function.
+  // Returns the groups of a user. Blocks. Tests replace it.
   using GroupsOf = std::vector<std::string> (*)(const std::string& user);
 
   explicit Users(const RoleLists& lists);
@@ -36,8 +37,8 @@ class Users {
 
   // Returns the name of an account, or "uid-1234" if it has none. Blocks when the name is not known.
   std::string NameOf(uid_t uid);
-  // Returns the role. PERMISSION_DENIED if the user has none, UNAVAILABLE if the groups of the user are not known
-  // within `patience`.
+  // Returns the role. PERMISSION_DENIED if the user has none, UNAVAILABLE if the groups of the user are not
+  // known within `patience`.
   absl::StatusOr<Role> RoleOf(const std::string& user, absl::Duration patience = absl::Seconds(2));
   // Replaces the lists. Calls that begin afterwards have the new roles.
   void SetRoles(const RoleLists& lists);

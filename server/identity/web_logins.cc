@@ -43,7 +43,7 @@ absl::StatusOr<WebLogins::Link> WebLogins::Create(Identity caller, Scope scope, 
   caller.scope = scope;
   const absl::Time expires = now + kLifetime;
   by_hash_[Sha256(*code)] = {std::move(caller), expires};
-  // Browsers do not send the part after '#' to any server, so the code is in no log of a proxy.
+  // Browsers do not send the part after '#' to any server, so the code does not appear in the log of a proxy.
   return Link{absl::StrCat(url_, "#login=", *code), expires};
 }
 

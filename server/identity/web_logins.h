@@ -27,8 +27,8 @@ class WebLogins {
     std::string url;  // contains the code
     absl::Time expires;
   };
-  // Returns a link for the caller, whose login may be used for `scope`. Returns FAILED_PRECONDITION if the server has no
-  // dashboard.
+  // Returns a link for the caller, whose login may be used for `scope`. Returns FAILED_PRECONDITION if the
+  // server has no dashboard.
   absl::StatusOr<Link> Create(Identity caller, Scope scope, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the caller who created this code, with the scope of the login. Ends the code. Returns UNAUTHENTICATED if it is
   // unknown, expired or was used before.

@@ -34,7 +34,7 @@ void Exporter::Run() {
 }
 
 void Exporter::Sample() {
-  // One question at a time: a core thread that is stuck must not collect them.
+  // Make one request at a time. Otherwise requests would accumulate while the core thread is blocked.
   if (!asking_->exchange(true)) {
     coordinator_.Read([&metrics = metrics_, asking = asking_](const State* state) {
       if (state != nullptr) metrics.SetState(*state);

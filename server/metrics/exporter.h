@@ -1,4 +1,4 @@
-// Serves the metrics: samples what nobody reports, and runs the HTTP server.
+// Serves the metrics: samples the values that no other part reports, and runs the HTTP server.
 #pragma once
 
 #include <atomic>
@@ -24,16 +24,17 @@ struct ExporterOptions {
   std::string database;                                                      // path
   std::function<std::string()> problem;                                      // as in HttpHandlers
   std::function<std::vector<std::pair<std::string, size_t>>()> pool_queues;  // lengths by name
-  std::function<int()> connections;                                          // number of open ones
-  db::Store* store = nullptr;                                                // null: without notifications
-  absl::Duration period = absl::Seconds(5);                                  // between two samples
+  // Returns the number of open connections.
+  std::function<int()> connections;
+  db::Store* store = nullptr;                // null: without notifications
+  absl::Duration period = absl::Seconds(5);  // between two samples
 };
 
 // Runs from Start to the destructor. A scrape never waits for the core thread: it gets the numbers of the last sample.
 class Exporter {
  public:
-  // `metrics` must outlive the coordinator, which may answer the last question after the exporter has ended, and the
-  // coordinator must outlive the exporter.
+  // `metrics` must outlive the coordinator, which may answer the last request after the exporter has ended.
+  // The coordinator must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<Exporter>> Start(ExporterOptions options, Metrics& metrics,
                                                          Coordinator& coordinator);
   ~Exporter();
@@ -52,7 +53,7 @@ class Exporter {
   Coordinator& coordinator_;
   std::unique_ptr<HttpServer> server_;
   std::shared_ptr<std::atomic<bool>> asking_ =
-      std::make_shared<std::atomic<bool>>(false);  // of the core thread
+      std::make_shared<std::atomic<bool>>(false);  // whether a request to the core thread is in flight
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

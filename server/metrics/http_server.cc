@@ -86,7 +86,7 @@ struct HttpServer::Impl {
     if (change == MHD_CONNECTION_NOTIFY_STARTED)
       opened[info->connect_fd] = Clock::System().Steady();
     else
-      opened.erase(info->connect_fd);  // before the descriptor is closed
+      opened.erase(info->connect_fd);  // forget the connection before its descriptor is closed
   }
 
   HttpHandlers handlers;
@@ -142,7 +142,7 @@ void HttpServer::CloseOld() {
   const absl::Duration oldest = Clock::System().Steady() - kLongest;
   absl::MutexLock lock(&impl_->mutex);
   for (const auto& [fd, since] : impl_->opened) {
-    if (since < oldest) shutdown(fd, SHUT_RDWR);  // the server's thread closes it
+    if (since < oldest) shutdown(fd, SHUT_RDWR);  // then the server's thread closes the connection
   }
 }
 

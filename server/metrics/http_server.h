@@ -11,7 +11,7 @@ namespace scalelab::server {
 
 struct HttpHandlers {
   std::function<std::string()> metrics;  // the body of /metrics
-  std::function<std::string()> problem;  // empty if the service is healthy; else why not
+  std::function<std::string()> problem;  // why the service is not healthy; empty if it is
 };
 
 // Serves GET /metrics, and GET /healthz: 200 if the service is healthy, 503 with the reason if not. Has one thread, and at
@@ -26,8 +26,8 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const;
-  // Closes connections that have been open for too long, also those that send a byte now and then. Call it every few
-  // seconds.
+  // Closes connections that have been open for too long, also those that send a byte now and then. Call it
+  // every few seconds.
   void CloseOld();
 
  private:

@@ -30,7 +30,7 @@ constexpr const char* kCalls[] = {"submit", "cancel", "poll", "view"};
 // The checks of Watchdog.
 constexpr const char* kChecks[] = {"core_thread", "database", "worker_calls"};
 
-// Seconds: from a commit without a sync to a call at its time limit.
+// Bounds of histograms of seconds. They reach from a commit without a sync to a call at its time limit.
 const prometheus::Histogram::BucketBoundaries& Seconds() {
   static const auto* const bounds = new prometheus::Histogram::BucketBoundaries{
       0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};
@@ -46,7 +46,8 @@ int64_t SizeOf(const std::string& path) {
 double StartTime() {
   std::ifstream file("/proc/self/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // The name of the program, in parentheses, may have spaces. Field 22 is the 20th after it.
+  // The second field is the name of the program in parentheses, which may contain spaces. The start time is
+  // field 22, the 20th after the name.
   std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
   std::string field;
   for (int i = 0; i < 20; ++i) fields >> field;

@@ -18,7 +18,7 @@
 
 namespace scalelab::server {
 
-// May be used from any thread. No call waits for another one for longer than it takes to copy numbers.
+// May be used from any thread. A call waits for another call only for the time of copying some numbers.
 class Metrics final : public CoreObserver {
  public:
   explicit Metrics(const std::string& version);
@@ -28,9 +28,9 @@ class Metrics final : public CoreObserver {
   // A call of `method` ("/scalelab.v1.StudyService/GetStudy") has ended with this code. Methods that are not part of the
   // API count as "other".
   void RpcEnded(const std::string& method, int code, absl::Duration took);
-  // Takes the numbers of the state; reads nothing else of it.
+  // Stores the numbers of runs, studies, allocations and workers in the state.
   void SetState(const State& state);
-  // Takes the sizes of the database's files and the space on its disk, unless one of them is not known.
+  // Stores the sizes of the database's files and the space on its disk, unless one of them is not known.
   void SetDatabase(const std::string& path);
   void SetPools(const std::vector<std::pair<std::string, size_t>>& queued);
   void SetConnections(int open) { connections_->Set(open); }

@@ -1,4 +1,4 @@
-// What the coordinator reports about its work.
+// The interface through which the coordinator reports its commits and its calls of the scheduler.
 #pragma once
 
 #include "absl/status/status.h"

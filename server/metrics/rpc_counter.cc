@@ -13,7 +13,7 @@ using grpc::experimental::InterceptionHookPoints;
 class Counter final : public grpc::experimental::Interceptor {
  public:
   Counter(Metrics& metrics, std::string method) : metrics_(metrics), method_(std::move(method)) {}
-  // A call without a status was cancelled: its client has gone.
+  // A call without a status was cancelled, because its client has disconnected.
   ~Counter() override { End(grpc::StatusCode::CANCELLED); }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {

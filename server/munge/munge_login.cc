@@ -57,7 +57,7 @@ std::string MungeLogin::Challenge(absl::Time now) const {
 absl::StatusOr<uid_t> MungeLogin::Check(const std::string& credential, absl::Time now) {
   const absl::StatusOr<Munge::Decoded> decoded = decode_(credential);
   if (!decoded.ok()) return decoded.status();
-  // Purpose, time of expiry, nonce, signature.
+  // The parts of a challenge are the purpose, the time of expiry, a nonce and the signature.
   const std::vector<std::string> parts = absl::StrSplit(decoded->payload, ':');
   int64_t expires = 0;
   if (parts.size() != 4 || parts[0] != kPurpose || !absl::SimpleAtoi(parts[1], &expires))

@@ -28,9 +28,9 @@ class MungeLogin {
   // Returns a text for MUNGE to encode. It is valid for kValid and for one credential.
   std::string Challenge(absl::Time now) const;
 
-  // Returns the account that has encoded a challenge of this process. Blocks as `decode`. Errors: those of `decode`;
-  // UNAUTHENTICATED if the content is no valid challenge or was used before; RESOURCE_EXHAUSTED if there were too many
-  // logins within kValid.
+  // Returns the account that has encoded a challenge of this process. Blocks like `decode`. Errors: those of
+  // `decode`; UNAUTHENTICATED if the content is no valid challenge or was used before; RESOURCE_EXHAUSTED if
+  // there were too many logins within kValid.
   absl::StatusOr<uid_t> Check(const std::string& credential, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

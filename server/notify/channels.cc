@@ -90,7 +90,7 @@ curl_socket_t OpenSocket(void* self, curlsocktype, curl_sockaddr* address) {
   return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-// Drops the answer; ends the request when there is too much of it.
+// Discards the body of the response. Ends the request if the body is too long.
 size_t Drop(char*, size_t size, size_t count, void* self) {
   auto& request = *static_cast<Request*>(self);
   request.received += size * count;
@@ -200,7 +200,7 @@ absl::Status Channels::Post(const db::NoticeRow& notice) const {
         "the URL is on a private address; the configuration may allow it with notify: {private_addresses: "
         "true}");
   }
-  // A server that has answered with success has the notification, whatever follows.
+  // If the server has answered with success, it has the notification, even if the transfer failed afterwards.
   if (result != CURLE_OK && (code < 200 || code >= 300)) {
     const bool wrong = result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL;
     const std::string message = Shortened(error[0] != '\0' ? error : curl_easy_strerror(result));

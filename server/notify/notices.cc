@@ -54,7 +54,7 @@ void Add(const LiveStudy& study, const char* event, db::Micros occasion, db::Mic
     row.target = target;
     row.created = row.due = now;
     payload["id"] = row.key;
-    // Bytes that are not UTF-8, from a program's output, are replaced.
+    // Replace bytes that are not UTF-8. They may come from the output of a program.
     row.payload = payload.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 }

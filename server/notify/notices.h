@@ -1,4 +1,5 @@
-// Records the notifications of a study, for the commit that they belong to. Pure.
+// Adds the notifications of a study to the write batch that stores the change that they report. The
+// functions are pure.
 #pragma once
 
 #include "db/store.h"

@@ -12,7 +12,7 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kThreads = 4;
-// Due notifications that one look reads; those to busy receivers are skipped.
+// Maximum number of due notifications that one query reads. Notifications to busy receivers are skipped.
 constexpr int kPerLook = 200;
 
 // Returns the receiver of a notification: the host of a URL, the domain of an address, or a command.
@@ -81,7 +81,7 @@ bool Sender::SendOne() {
   db::NoticeRow notice;
   std::string receiver;
   {
-    // Within the lock, so that no two threads take the same notification.
+    // Query while holding the lock, so that no two threads take the same notification.
     absl::MutexLock lock(&mutex_);
     auto due = db::ListDueNotices(store_, absl::ToUnixMicros(options_.now()), kPerLook);
     if (!due.ok()) {

@@ -32,7 +32,7 @@ class Sender {
  public:
   // `store` must outlive this object.
   Sender(SenderOptions options, db::Store& store);
-  // Like Stop, without a limit.
+  // Calls Stop with an infinite grace.
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;

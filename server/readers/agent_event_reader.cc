@@ -17,11 +17,11 @@ namespace {
 // The coordinator makes at most 8 requests at a time.
 constexpr int kAgentThreads = 8;
 constexpr size_t kAgentQueue = 1000;
-constexpr int64_t kPiece = 1 << 20;    // of one request to the agent
-constexpr int64_t kMaxCopy = 4 << 20;  // of one event file; the coordinator asks again for the rest
-constexpr int64_t kHead = 64 << 10;    // the beginning of a file
+constexpr int64_t kPiece = 1 << 20;    // bytes of one request to the agent
+constexpr int64_t kMaxCopy = 4 << 20;  // bytes of one event file; the coordinator requests the rest later
+constexpr int64_t kHead = 64 << 10;    // bytes that are read of the beginning of a file
 
-// Writes `data` at `offset`; what is before it stays a hole.
+// Writes `data` at `offset` of a sparse file. Nothing is written before `offset`.
 absl::Status WriteAt(const std::string& path, const std::string& data, int64_t offset) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   const bool written = fd >= 0 && ftruncate(fd, offset) == 0 &&
@@ -63,7 +63,7 @@ class Copy {
     copy.places.resize(ranks);
     absl::StatusOr<EventPart> part = ReadEventPart(copy);
     if (complete || !part.ok()) return part;
-    // The last file goes on.
+    // The last file was not copied to its end, so the next request must continue with it.
     part->next_rank = std::min(part->next_rank, request_.first_rank + static_cast<int>(ranks) - 1);
     part->end.reset();
     part->software.clear();

@@ -9,7 +9,7 @@
 
 namespace scalelab::server {
 
-// Copies what is left of the event files into a folder of its own, and reads that.
+// Copies the unread parts of the event files into a folder of this process, and reads the copies.
 class AgentEventReader final : public EventReader {
  public:
   // `runs_dir`: the directory of the runs of all users. `spool`: a folder of this process, emptied at the start. `here`
@@ -18,7 +18,7 @@ class AgentEventReader final : public EventReader {
 
   void Read(EventRequest request, Done done) override;
 
-  // As CallPool::Stop. Stop the hub first, so that no thread waits for an agent.
+  // Calls CallPool::Stop. Stop the hub first, so that no thread waits for an agent.
   bool Stop(absl::Duration grace) { return pool_.Stop(grace); }
 
  private:

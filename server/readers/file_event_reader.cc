@@ -13,11 +13,11 @@
 namespace scalelab::server {
 namespace {
 
-// The coordinator makes at most 8 requests at a time, and gives up those that are blocked: the other threads remain for
-// the next ones.
+// The coordinator makes at most 8 requests at a time, and gives up requests that are blocked. The additional
+// threads serve the requests that follow these.
 constexpr int kThreads = 16;
 constexpr size_t kQueue = 1000;
-constexpr size_t kPartBytes = 1 << 20;    // of parsed lines in one answer
+constexpr size_t kPartBytes = 1 << 20;    // bytes of parsed lines in one answer
 constexpr size_t kReadBytes = 256 << 10;  // longer than the longest line
 constexpr size_t kRecordBytes = 64 << 10;
 
@@ -48,7 +48,7 @@ absl::StatusOr<bool> ReadFile(const EventRequest& request, int rank, size_t limi
                               EventPart& part, size_t* bytes) {
   const EventPlace begin = request.places[rank - request.first_rank];
   const std::string name = absl::StrCat("events-", rank, ".jsonl");
-  // The coordinator decides how long errors are retried.
+  // Retry errors without a limit here: the coordinator decides how long they are retried.
   EventFile file(absl::StrCat(request.directory, "/", name), /*unreadable=*/absl::InfiniteDuration());
   file.Seek({begin.position, begin.line});
   file.Finish(absl::ZeroDuration());

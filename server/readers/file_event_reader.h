@@ -1,4 +1,4 @@
-// Reads the event files of attempts whose workers are gone, on threads of its own.
+// Reads the event files of attempts whose workers have ended, on threads of its own.
 #pragma once
 
 #include "server/core/event_reader.h"
@@ -6,11 +6,11 @@
 
 namespace scalelab::server {
 
-// Reads the next part of the files in the directory of the request, as EventReader::Read. May block.
+// Reads the next part of the files in the directory of the request, like EventReader::Read. May block.
 absl::StatusOr<EventPart> ReadEventPart(const EventRequest& request);
 
-// A filesystem that hangs blocks threads of this reader only. When all of them are blocked, requests are not answered:
-// the coordinator then ends their attempts without the rest.
+// A filesystem that hangs blocks only threads of this reader. When all of them are blocked, requests are not
+// answered; the coordinator then ends the attempts without the rest of their events.
 class FileEventReader final : public EventReader {
  public:
   FileEventReader();

@@ -35,9 +35,10 @@ class LogReader {
   absl::StatusOr<int64_t> FindEnd(const std::string& name) const;
 
   const ReadPiece read_;
-  std::vector<std::pair<v1::ReadRunLogRequest::Stream, std::string>> files_;  // names in the directory
+  // Names of the files in the directory.
+  std::vector<std::pair<v1::ReadRunLogRequest::Stream, std::string>> files_;
   size_t at_ = 0;
-  int64_t offset_;  // in the file at_; below 0: from its end
+  int64_t offset_;  // position in the file at_; if negative, counted from its end
 };
 
 }  // namespace scalelab::server

@@ -9,8 +9,8 @@
 
 namespace scalelab::server {
 
-// Computes the curve of a study from its blocks that are complete, and compares its widest interval with the study's rule. Reads
-// the database.
+// Computes the curve of a study from its blocks that are complete, and compares its widest interval with the
+// study's rule. Reads the database.
 absl::StatusOr<Assessment> AssessStudy(db::Store& store, const AssessRequest& request);
 
 class Assessor {
@@ -20,8 +20,8 @@ class Assessor {
   // `store` must outlive this object.
   explicit Assessor(db::Store& store) : store_(store) {}
 
-  // Calls `done` with the assessment, once, on the thread of this object; or with an error on the calling thread if too many
-  // requests wait.
+  // Calls `done` with the assessment, once, on the thread of this object; or with an error on the calling
+  // thread if too many requests wait.
   void Assess(const AssessRequest& request, Done done);
   // As CallPool::Stop.
   bool Stop(absl::Duration grace) { return pool_.Stop(grace); }

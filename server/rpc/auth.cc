@@ -94,7 +94,8 @@ absl::StatusOr<std::string> Access::CheckWorker(const grpc::ServerContextBase& c
 
 std::string Access::PeerOf(const grpc::ServerContextBase& context) const {
   if (IsFromDashboard(context, auth_)) return "web " + Metadata(context, kWebLogin);
-  // All callers of a proxy share its account, and maybe its connections.
+  // All callers behind a proxy share its account, and possibly its connections. Distinguish them
+  // by their addresses.
   const bool proxied = local_ && identities_.IsProxy(connections_.UserOf(context.peer()));
   return proxied ? AddressOf(context) : connections_.PeerOf(context.peer());
 }
@@ -103,7 +104,7 @@ std::string Access::AddressOf(const grpc::ServerContextBase& context) const {
   if (IsFromDashboard(context, auth_)) return Metadata(context, kWebAddress);
   if (!local_) return connections_.PeerOf(context.peer());
   if (!identities_.IsProxy(connections_.UserOf(context.peer()))) return "local";
-  // Only the last address was added by the proxy itself.
+  // Use the last address, because only this one was added by the proxy itself.
   const std::string forwarded = Metadata(context, "x-forwarded-for");
   const std::vector<std::string> addresses = absl::StrSplit(forwarded, ',');
   const std::string last(absl::StripAsciiWhitespace(addresses.back()));

@@ -40,8 +40,9 @@ class Access {
   Access(const Auth& auth, Authenticator& identities, Connections& connections, bool local)
       : auth_(auth), identities_(identities), connections_(connections), local_(local) {}
 
-  // Returns who calls. A bearer token counts more than the account on the Unix socket. Errors: UNAUTHENTICATED with a
-  // message that explains how to present a token, PERMISSION_DENIED if the user has no role, UNAVAILABLE.
+  // Returns the identity of the caller. A bearer token takes precedence over the account on the Unix socket.
+  // Errors: UNAUTHENTICATED with a message that explains how to present a token, PERMISSION_DENIED if the
+  // user has no role, UNAVAILABLE.
   absl::StatusOr<Identity> CheckClient(const grpc::ServerContextBase& context) const;
   absl::StatusOr<std::string> CheckWorker(const grpc::ServerContextBase& context) const;
   // Returns a name of the caller for limits: its address, also behind a proxy; its account; its connection if that is
@@ -49,9 +50,9 @@ class Access {
   std::string PeerOf(const grpc::ServerContextBase& context) const;
   // Returns the IP address of the caller, or "local".
   std::string AddressOf(const grpc::ServerContextBase& context) const;
-  // Adds the end of a call to the audit log, if the call changed something or was refused.
+  // Adds an entry to the audit log at the end of a call that changed something or was refused.
   void Audit(const ClientCall& call, const absl::Status& status) const;
-  // Adds a call whose caller CheckClient refused.
+  // Adds an entry for a call whose caller CheckClient has refused.
   void AuditUnknown(const grpc::ServerContextBase& context, const std::string& action,
                     const absl::Status& status) const;
   Authenticator& identities() const { return identities_; }

@@ -1,4 +1,4 @@
-// What is known of a call of a client while it is in progress: who makes it, and what the audit log says about it.
+// A call of a client in progress: its caller, and the data for its entry in the audit log.
 #pragma once
 
 #include <string>
@@ -34,7 +34,8 @@ class ClientCall {
     absl::MutexLock lock(&mutex_);
     target_ = std::move(target);
   }
-  // Notes that the target is hidden from the caller, who gets NOT_FOUND. The audit log calls this PERMISSION_DENIED.
+  // Notes that the target is hidden from the caller, who gets NOT_FOUND. The entry in the audit
+  // log has PERMISSION_DENIED.
   void SetHidden() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     hidden_ = true;

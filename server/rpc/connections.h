@@ -1,5 +1,5 @@
 // The open connections of the service, and their limits. gRPC 1.51 owns and closes the descriptors without a
-// notification, so this class compares sockets by their inode to find those that are gone.
+// notification, so this class compares the inodes of sockets to find connections that have ended.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ namespace scalelab::server {
 
 struct ConnectionLimits {
   int total = 1024;           // of all listeners
-  int tcp = 768;              // of TCP listeners, so that local clients can always connect
+  int tcp = 768;              // over TCP; it is below the total, so that local clients can always connect
   int per_address = 256;      // from one IP address, or one other account on the Unix socket
   int unauthenticated = 128;  // from one IP address, without an authenticated call so far
   // A connection is closed if it has no authenticated call within this time, or sends more bytes before. The first
@@ -32,8 +32,8 @@ struct ConnectionLimits {
   int64_t memory_growth = int64_t{128} << 20;
   absl::Duration penalty = absl::Seconds(10);
 
-  // Returns limits that leave enough of `files` descriptors for the rest of the process. A connection over TLS takes three
-  // descriptors.
+  // Returns limits that leave enough of `files` descriptors for the rest of the process. A connection over
+  // TLS takes three descriptors.
   static ConnectionLimits For(int files, bool tls);
 };
 
@@ -54,8 +54,8 @@ class Connections {
   void MarkAuthenticated(absl::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the IP address of the peer ("fd:7"), "uid 1234" if it is another account of this machine, or `peer`.
   std::string PeerOf(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the name of the account of the peer ("fd:7"); empty on TCP. gRPC keeps the descriptor open while it has a call
-  // of the connection, so the answer to a call never is about a later connection with the same number.
+  // Returns the name of the account of the peer ("fd:7"); empty on TCP. gRPC keeps the descriptor open while
+  // it has a call of the connection, so the result never belongs to a later connection with the same number.
   std::string UserOf(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes connections that break a limit. Returns whether there are connections to be checked again soon.
   bool Sweep() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,8 +68,8 @@ class Connections {
     std::string peer;  // IP address, or "uid 1234"; empty for the account of this process
     bool authenticated = false;
     absl::Duration since;  // Clock::Steady
-    std::string user;      // of the Unix socket
-    int plain = -1;        // another descriptor, of which gRPC reads the decrypted bytes
+    std::string user;      // account at the other end of the Unix socket
+    int plain = -1;        // the descriptor from which gRPC reads the decrypted bytes
   };
   struct Count {
     int open = 0, unauthenticated = 0;
@@ -80,7 +80,7 @@ class Connections {
   using ByFd = std::unordered_map<int, Connection>;
   // Returns the connection of a peer of gRPC ("fd:7").
   ByFd::const_iterator Find(absl::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets what is recorded under this descriptor: its number belongs to another connection now.
+  // Removes the records of this descriptor, because its number now belongs to another connection.
   void Reuse(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ByFd::iterator Forget(ByFd::iterator gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Refusal(const std::string& peer, bool tcp) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -93,7 +93,7 @@ class Connections {
   std::unordered_map<std::string, Count> by_peer_ ABSL_GUARDED_BY(mutex_);
   // By peer, as Clock::Steady.
   std::unordered_map<std::string, absl::Duration> blocked_until_ ABSL_GUARDED_BY(mutex_);
-  int64_t usual_memory_ ABSL_GUARDED_BY(mutex_) = 0;  // follows the memory of the process slowly
+  int64_t usual_memory_ ABSL_GUARDED_BY(mutex_) = 0;  // follows the memory of the process, but grows slowly
   absl::Duration memory_seen_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();  // Clock::Steady
   int tcp_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,4 @@
-// What the handlers of all services need: callers, storage and threads.
+// The objects that the handlers of all services use: authentication, storage and threads.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace scalelab::server {
 // The threads of all services. Files of attempts may be on a filesystem that blocks, and large requests take
 // long: neither may delay the reads of the database, so each kind of work has a pool of its own.
 struct CallPools {
-  // The filesystem of all runs may block at once, with a reader of each run. A submission needs `files`.
+  // Filesystems may block. Calls on one filesystem take at most half of the threads, so that logs and data
+  // sets on other filesystems can be read. Submissions use `files`.
   CallPool logs{"reads of logs", 8, 1024};
   CallPool files{"reads of files", 8, 1024};
   // As many threads as the store has connections that read; the queue holds a burst of calls.
@@ -27,7 +28,8 @@ struct CallPools {
   // gRPC may process a new connection on the thread that passes it the descriptor, for as long as data arrives.
   CallPool connections{"new connections", 8, 1024};
 
-  // Returns whether no thread is blocked. If one is, everything it may use must stay alive.
+  // Returns whether no thread is blocked. If a thread is blocked, all objects that it may use
+  // must stay alive.
   bool Stop(absl::Duration grace) {
     const absl::Duration until = Clock::System().Steady() + grace;
     bool ended = true;

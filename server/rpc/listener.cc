@@ -24,7 +24,7 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr int kSweepMs = 20;         // while a connection is not authenticated
+constexpr int kSweepMs = 20;         // between two checks, while a connection is not authenticated
 constexpr int kIdleSweepMs = 5'000;  // else
 constexpr int kNoDescriptorsMs = 100;
 
@@ -115,7 +115,7 @@ absl::Status Listener::AddUnix(const Address& address) {
   std::memcpy(name.sun_path, address.unix_path.data(), address.unix_path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return CannotServe(address, std::strerror(errno));
-  // The mode is set between bind and listen: nobody can connect before.
+  // Set the mode between bind and listen, because nobody can connect before listen.
   if (bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 ||
       chmod(address.unix_path.c_str(), unix_mode_) != 0 || listen(fd, kBacklog) != 0) {
     const int error = errno;
@@ -143,7 +143,7 @@ absl::Status Listener::AddTcp(const Address& address) {
     SetPort(info->ai_addr, served.port);
     const int fd = ListenOn(*info);
     if (fd < 0) {
-      // A name may have an address of a family that this machine does not use.
+      // Continue after an error: a name may have an address of a family that this machine does not support.
       if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL)
         failed = CannotServe(address, std::strerror(errno));
       continue;
@@ -197,12 +197,13 @@ void Listener::Serve() {
       period = connections_.Sweep() ? kSweepMs : kIdleSweepMs;
       next_sweep = Clock::System().Steady() + absl::Milliseconds(kSweepMs);
     }
-    // The connections wait in the backlog, and the sockets stay ready: wait until there may be descriptors.
+    // Without descriptors, connections wait in the backlog and their sockets stay ready. Sleep, because poll
+    // would return at once.
     if (!resources) (void)poll(wake, 1, kNoDescriptorsMs);
   }
 }
 
-// Limits the log to a line in ten seconds.
+// Limits the log to one line in ten seconds.
 bool Listener::MayLog() {
   if (Clock::System().Steady() - last_logged_ < absl::Seconds(10)) return false;
   last_logged_ = Clock::System().Steady();

@@ -1,5 +1,5 @@
-// The listening sockets of the service. Accepts connections itself, because gRPC 1.51 never accepts again on a
-// listener after the process has run out of descriptors once, and has no limit of connections.
+// The listening sockets of the service. Accepts connections itself, because gRPC 1.51 has no limit of
+// connections, and never accepts again on a listener after the process has once run out of descriptors.
 #pragma once
 
 #include <sys/types.h>
@@ -49,7 +49,8 @@ class Listener {
   absl::Status AddUnix(const Address& address);
   absl::Status AddTcp(const Address& address);
   void Serve();
-  // Accepts what waits on the socket. Returns false if the system has no descriptor or no memory for more.
+  // Accepts the connections that wait on the socket. Returns false if the system has no descriptor or no
+  // memory for more.
   bool AcceptAll(const Socket& socket);
   bool MayLog();
 

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kLongestUnixPath = sizeof(sockaddr_un::sun_path) - 1;
 
 absl::StatusOr<Address> ParseUnix(std::string path) {
-  if (absl::StartsWith(path, "///")) path.erase(0, 2);  // unix:///path is the other spelling of unix:/path
+  if (absl::StartsWith(path, "///")) path.erase(0, 2);  // unix:///path is another spelling of unix:/path
   if (path.empty())
     return absl::InvalidArgumentError("unix: needs a path, for example unix:/run/scalelab/scalelab.sock");
   std::error_code error;

@@ -13,9 +13,9 @@
 namespace scalelab::server {
 namespace {
 
-// Blocks that one connection may move before the others get their turn.
+// Maximum number of blocks that one connection may move before other connections are served.
 constexpr int kTurn = 16;
-// How long the rest of a connection may take after one side has ended.
+// Time limit for the rest of a connection after one side has ended.
 constexpr absl::Duration kLinger = absl::Seconds(5);
 
 }  // namespace
@@ -78,7 +78,7 @@ TlsConnection::Step TlsConnection::Handshake(int* plain) {
 TlsConnection::Step TlsConnection::SendUp(const char* data, size_t size) {
   const ssize_t sent = send(plain_.fd, data, size, MSG_NOSIGNAL);
   const bool blocked = sent < 0 && errno == EAGAIN;
-  // After another error gRPC has closed its end. What the peer still sends is dropped.
+  // Any other error means that gRPC has closed its end. Further bytes of the peer are dropped.
   up_.assign(data, blocked ? size : 0);
   if (sent > 0) up_.assign(data + sent, size - static_cast<size_t>(sent));
   return blocked ? Step::kBlocked : Step::kProgress;
@@ -122,7 +122,7 @@ TlsConnection::Step TlsConnection::Down(char* block) {
   if (received > 0) return SendDown(block, static_cast<size_t>(received));
   if (received < 0 && errno == EAGAIN) return Step::kBlocked;
   plain_ended_ = true;
-  // Closing at once could make the system discard gRPC's last bytes on their way to the peer.
+  // Do not close the socket yet: the system could discard gRPC's last bytes on their way to the peer.
   ERR_clear_error();
   SSL_shutdown(ssl_.get());
   shutdown(tcp_.fd, SHUT_WR);
@@ -139,7 +139,7 @@ void TlsConnection::WaitForEvents() {
   SetEvents(plain_, (down_.empty() && !plain_ended_ ? EPOLLIN : 0U) | (up_.empty() ? 0U : EPOLLOUT));
 }
 
-// A socket without events is not registered: epoll would report the end of its peer again and again.
+// Does not register a socket without events, because epoll would report the end of its peer again and again.
 void TlsConnection::SetEvents(Socket& socket, uint32_t events) const {
   if (events == socket.events) return;
   epoll_event event{};

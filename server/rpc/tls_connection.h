@@ -19,9 +19,10 @@ class TlsConnection {
   ~TlsConnection();  // closes its sockets
   TlsConnection(const TlsConnection&) = delete;
 
-  // Makes all progress that is possible without blocking, within a share of the thread. `block` is scratch space of
-  // kRelayBlock bytes. Returns false when the connection has ended. Sets `*plain` to gRPC's end of the local sockets when
-  // the handshake is complete; the caller owns it.
+  // Moves bytes as long as possible without blocking, but at most a fixed number of blocks, so that other
+  // connections are served too. `block` is scratch space of kRelayBlock bytes. Returns false when the
+  // connection has ended. Sets `*plain` to gRPC's end of the local sockets when the handshake is complete;
+  // the caller owns it.
   bool Advance(char* block, int* plain);
   // Returns the time of Clock::Steady at which the connection must be closed if it has not made progress by then.
   absl::Duration limit() const { return limit_; }
@@ -42,7 +43,7 @@ class TlsConnection {
   Step Down(char* block);
   Step SendUp(const char* data, size_t size);
   Step SendDown(const char* data, size_t size);
-  // Translates the result of an operation of OpenSSL.
+  // Interprets the result of an operation of OpenSSL.
   Step Blocked(int result);
   void Linger();
   void WaitForEvents();
@@ -52,7 +53,7 @@ class TlsConnection {
   const tls::Ssl ssl_;
   Socket tcp_, plain_;
   bool ready_ = false;          // the handshake is complete
-  bool write_blocked_ = false;  // OpenSSL waits until the TCP socket takes bytes
+  bool write_blocked_ = false;  // OpenSSL waits until it can write to the TCP socket
   bool peer_ended_ = false;     // the peer sends no more
   bool plain_ended_ = false;    // gRPC sends no more
   std::string up_, down_;       // bytes that their receiver has not taken yet

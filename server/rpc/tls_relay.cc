@@ -63,7 +63,7 @@ absl::StatusOr<tls::Context> NewContext(const tls::KeyPair& identity) {
                                          SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
-  // An idle connection holds no buffers.
+  // With SSL_MODE_RELEASE_BUFFERS, an idle connection holds no buffers.
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_alpn_select_cb(context.get(), ChooseHttp2, nullptr);
@@ -78,7 +78,7 @@ absl::StatusOr<tls::Context> NewContext(const tls::KeyPair& identity) {
 
 }  // namespace
 
-// What the thread uses from its first moment.
+// The state of the thread.
 struct TlsRelay::Shared {
   ~Shared() {
     if (wake >= 0) close(wake);

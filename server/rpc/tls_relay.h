@@ -1,6 +1,7 @@
-// The server's end of encrypted connections. gRPC 1.51 can take over an accepted connection only without TLS, and
-// gRPC's own TLS port would accept connections without the limits of Connections. So this class decrypts: it relays between
-// the TCP socket and a pair of local sockets, the other end of which goes to gRPC.
+// The server's end of encrypted connections. gRPC 1.51 can take over an accepted connection only without TLS,
+// and gRPC's own TLS port would accept connections without the limits of Connections. Therefore this class
+// decrypts the connection. It relays bytes between the TCP socket and one end of a pair of local sockets;
+// gRPC serves the other end.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,8 @@ namespace scalelab::server {
 
 class TlsConnection;
 
-// One thread serves all connections. For each direction of a connection it holds at most 16 KiB, and it reads no more
-// before the receiver has taken them. Supports TLS 1.2 and 1.3, and HTTP/2 only (ALPN "h2").
+// One thread serves all connections. For each direction of a connection it buffers at most 16 KiB, and does
+// not read more before the receiver has accepted them. Supports TLS 1.2 and 1.3, and HTTP/2 only (ALPN "h2").
 class TlsRelay {
  public:
   // Takes ownership of `plain`, which carries the decrypted bytes of the connection `tcp`. Must not block.
@@ -54,7 +55,7 @@ class TlsRelay {
   absl::Mutex mutex_;
   std::vector<int> added_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  // Only the thread uses these.
+  // Only the thread uses the following members.
   std::unordered_map<uint64_t, std::unique_ptr<TlsConnection>> connections_;
   uint64_t last_id_ = 0;
   std::thread thread_;

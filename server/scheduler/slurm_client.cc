@@ -42,7 +42,7 @@ absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& 
 }
 
 absl::StatusOr<std::string> SlurmClient::Squeue(const std::string& users, const std::string& name) const {
-  // Without --all, jobs in hidden partitions are left out.
+  // --all is necessary, because squeue otherwise leaves out jobs in hidden partitions.
   std::vector<std::string> argv = {"squeue",     "--all",        "--user=" + users,
                                    "--noheader", "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
   if (!name.empty()) argv.push_back("--name=" + name);
@@ -91,7 +91,7 @@ SlurmClient::Submitted SlurmClient::Submit(const JobRequest& request, const std:
                 "--job-name=" + request.token, "--chdir=" + directory},
                script, {absl::StrCat(kSecretVariable, "=", request.secret)}, timeout_);
   if (!result.ok()) return {"", {absl::UnavailableError(result.status().message())}};
-  // sbatch may be killed after it has printed the id; the job is accepted nevertheless.
+  // If sbatch was killed after it has printed the id, the job is accepted nevertheless.
   if (result->exit_code <= 0) {
     if (const auto id = ParseSubmitted(result->out)) return {*id, {}};
   }

@@ -16,9 +16,9 @@
 
 namespace scalelab::server {
 
-// Calls them for the jobs of one user. Safe to call from any thread. Each method blocks until the program has ended or
-// `timeout` has passed. Errors are UNAVAILABLE and contain Slurm's message; after an error the state of every job is
-// unknown.
+// Calls Slurm's programs for the jobs of one user. Safe to call from any thread. Each method blocks until the
+// program has ended or `timeout` has passed. Errors are UNAVAILABLE and contain Slurm's message; after an
+// error the state of every job is unknown.
 class SlurmClient {
  public:
   // `query` runs squeue, sacct, sinfo and scontrol; `act` runs sbatch and scancel, under the account of `user`. Both must
@@ -33,7 +33,7 @@ class SlurmClient {
   // Returns jobs from the accounting database, also those that squeue does not list any more.
   absl::StatusOr<Queue> Accounted(const std::vector<std::string>& names) const;
   absl::StatusOr<ClusterView> View() const;
-  // The id of the job, or why there is none.
+  // The id of the submitted job, or the reason why there is none.
   struct Submitted {
     std::string id;  // empty: refused
     Refusal refusal;
@@ -42,8 +42,9 @@ class SlurmClient {
   Submitted Submit(const JobRequest& request, const std::string& script, const std::string& directory) const;
   // Cancels this user's jobs called `name`, or the one with `id`. Returns OK also if there is none.
   absl::Status Cancel(const std::string& name, const std::string& id = "") const;
-  // Cancels this user's jobs with these ids with one command. Returns OK also if there are none. Ids are used again
-  // after a crash of the controller, so they must be those of a query just made.
+  // Cancels this user's jobs with these ids with one command. Returns OK also if there are none. The
+  // ids must come from a query immediately before this call, because Slurm may reuse ids after a crash
+  // of the controller.
   absl::Status CancelIds(const std::vector<std::string>& ids) const;
   // Properties of the cluster that are fixed while its controller runs.
   struct Site {

@@ -30,10 +30,10 @@ constexpr Code kUnreachable = Code::kUnavailable;
 constexpr absl::string_view kRequestLess =
     "request fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or memory_mib, or another partition";
 
-// The first match counts, so specific messages come before general ones. After any other message it is
+// The first match is used, so specific messages come before general ones. After any other message it is
 // unknown whether the job was accepted.
 constexpr Known kKnown[] = {
-    // The request was certainly not sent.
+    // With these errors, the request was certainly not sent.
     {"Unable to contact slurm controller (connect failure)", kUnreachable},
     {"Slurm backup controller in standby mode", kUnreachable},
     {"Controller is in standby mode", kUnreachable},
@@ -41,7 +41,7 @@ constexpr Known kKnown[] = {
     {"Munge encode failed", kUnreachable},
     // Limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) are temporary.
     {"SubmitJob", kLater},
-    // Limits that this job alone exceeds, where the QOS refuses at submission (DenyOnLimit).
+    // Limits that this job alone exceeds, if the QOS refuses such jobs at submission (DenyOnLimit).
     {"MaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
     {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or request fewer ranks"},
     {"PerJob", kNever, Field::kShape, kRequestLess},

@@ -1,4 +1,4 @@
-// Interprets failures of Slurm's programs. Pure.
+// Interprets failures of Slurm's programs. The functions are pure.
 #pragma once
 
 #include <string>

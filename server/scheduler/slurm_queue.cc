@@ -91,8 +91,7 @@ Queue ParseQueue(absl::string_view text, uid_t uid) {
 
 std::optional<std::string> ParseSubmitted(absl::string_view text) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-  if (lines.empty() || text.back() != '\n')
-    return std::nullopt;  // an incomplete number is a different number
+  if (lines.empty() || text.back() != '\n') return std::nullopt;  // a truncated number would be another id
   const std::vector<absl::string_view> parts = absl::StrSplit(lines.back(), ';');
   const bool digits = !parts[0].empty() && parts[0].size() <= 12 &&
                       std::all_of(parts[0].begin(), parts[0].end(), absl::ascii_isdigit);

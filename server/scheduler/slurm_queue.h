@@ -1,4 +1,4 @@
-// Parses and interprets the output of squeue and sacct. Pure. Malformed lines are counted
+// Parses and interprets the output of squeue and sacct. The functions are pure. Malformed lines are counted
 // and otherwise ignored.
 #pragma once
 
@@ -77,7 +77,7 @@ const QueueRow& Choose(const std::vector<QueueRow>& jobs);
 // Returns whether a job is pending or running.
 bool IsLive(const QueueRow& row);
 
-// Who cancelled a job, as far as this process can tell.
+// Who cancelled a job, if this process can determine it.
 enum class Canceller { kUnknown, kUs, kSomebodyElse };
 
 // Interprets a row. Returns nothing when its Slurm state is unknown.

@@ -1,4 +1,4 @@
-// Generates the batch script of an allocation. Pure.
+// Generates the batch script of an allocation. The functions are pure.
 #pragma once
 
 #include <string>

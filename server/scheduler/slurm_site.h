@@ -1,4 +1,5 @@
-// A Slurm cluster without its jobs: its nodes, its configuration, and whether it answers.
+// The properties of a Slurm cluster: its nodes, its configuration, and whether it answers. Jobs
+// are in slurm_jobs.h.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,7 @@ class SlurmSite {
   // Never blocks.
   Capacity capacity() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ClusterView> View() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls View when the last call is long ago.
+  // Calls View if the last call was long ago.
   void RefreshView() ABSL_LOCKS_EXCLUDED(mutex_);
   // Checks a request against the nodes of the cluster; queries Slurm only when it would be refused.
   absl::Status Fits(const JobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);

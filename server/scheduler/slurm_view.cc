@@ -24,7 +24,7 @@ constexpr int kNodeColumns = 10;
 int Gpus(absl::string_view gres) {
   int gpus = 0, depth = 0;
   std::string plain;
-  for (char c : gres) {  // text in parentheses contains commas
+  for (char c : gres) {  // split at commas, but not at those in parentheses
     if (c == '(') ++depth;
     if (depth == 0) plain += c;
     if (c == ')') --depth;
@@ -118,7 +118,7 @@ absl::Status CheckFits(const ClusterView& view, const JobRequest& request) {
     known.insert(partition.name);
   }
   if (wanted.empty() || !std::includes(known.begin(), known.end(), wanted.begin(), wanted.end()))
-    return absl::OkStatus();  // a hidden partition: Slurm decides
+    return absl::OkStatus();  // the partition is hidden, so Slurm decides
   const int64_t cpus = int64_t{request.ranks_per_node} * request.cpus_per_rank;
   const int64_t gpus = int64_t{request.ranks_per_node} * request.gpus_per_rank;
   int all = 0, large_enough = 0;

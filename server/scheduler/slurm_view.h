@@ -1,4 +1,4 @@
-// Parses the output of sinfo. Pure.
+// Parses the output of sinfo. The functions are pure.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// Converts the requests and answers of agents to messages. Pure.
+// Converts the requests and answers of agents to messages. The functions are pure.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -34,7 +34,7 @@ v1::Token ToToken(const db::TokenRow& row) {
   return token;
 }
 
-// Checks all fields of the request, and returns the lifetime that it asks for.
+// Checks all fields of the request, and returns the requested lifetime.
 absl::StatusOr<absl::Duration> LifetimeOf(const v1::CreateTokenRequest& request) {
   std::vector<FieldViolation> violations;
   const size_t longest = PersonalTokens::kLongestDescription;

@@ -79,7 +79,7 @@ std::string Watchdog::Check() {
     ask = !std::exchange(answer_->pending, true);
     if (!ask)
       return Clock::System().Steady() - answer_->at < stuck_after_ ? ProblemOf(*answer_) : "core_thread";
-    answer_->at = Clock::System().Steady();  // time of the question, until the core thread answers
+    answer_->at = Clock::System().Steady();  // the time of the request, until the core thread answers
   }
   coordinator_.Read([answer = answer_](const State* state) {
     absl::MutexLock lock(&answer->mutex);

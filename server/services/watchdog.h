@@ -36,7 +36,7 @@ class Watchdog {
     bool pending ABSL_GUARDED_BY(mutex) = false;
     db::Micros commit_failed ABSL_GUARDED_BY(mutex) = 0;  // of State
     absl::Duration failure_seen
-        ABSL_GUARDED_BY(mutex);  // Clock::Steady at the first answer with this failure
+        ABSL_GUARDED_BY(mutex);  // time of Clock::Steady at the first answer that reported this failure
     bool can_write ABSL_GUARDED_BY(mutex) = true;
   };
   void Run();

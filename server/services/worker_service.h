@@ -48,7 +48,7 @@ class WorkerService {
       v1::WorkerService::WithGenericMethod_ReportEvents<v1::WorkerService::Service>>;
 
   void Serve();
-  // Returns the token of the caller's allocation. The audit log gets a refusal.
+  // Returns the token of the caller's allocation. A refusal is recorded in the audit log.
   absl::StatusOr<std::string> CheckCaller(const grpc::ServerContextBase& context,
                                           const std::string& action) const;
   bool BeginAnswer();

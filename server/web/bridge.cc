@@ -18,7 +18,7 @@ absl::Status Stopping() { return absl::UnavailableError("the dashboard is stoppi
 
 }  // namespace
 
-// What all calls have: their context and their messages.
+// The common part of all calls: their context and their messages.
 class BridgeCall {
  public:
   BridgeCall(const std::string& secret, const WebMethod& method, const WebCaller& caller, MessagePtr request)
@@ -33,7 +33,7 @@ class BridgeCall {
   const MessagePtr request;
   grpc::ClientContext context;
   MessagePtr response;
-  Bridge::Done done;                   // of a unary call
+  Bridge::Done done;                   // callback of a unary call
   std::weak_ptr<BridgeStream> stream;  // of a stream
 };
 
@@ -83,7 +83,8 @@ void Bridge::Begin(std::shared_ptr<BridgeCall> call) {
                   [this, call = std::move(call)](const grpc::Status& status) {
                     if (call->method.heavy) NextHeavy();
                     call->done(FromGrpc(status), status.ok() ? call->response : nullptr);
-                    call->done = nullptr;  // Stop returns after Leave, and what it owns must be gone then
+                    // Destroy what the callback owns before Leave, because Stop may return after Leave.
+                    call->done = nullptr;
                     Leave(call.get());
                   });
 }
@@ -121,7 +122,8 @@ class Bridge::Reactor final
       return false;
     }
     bridge_.stub_.PrepareBidiStreamingCall(&call_.context, call_.method.path, {}, this);
-    // Reads are started outside of reactions, so the call must not end before one of them fails.
+    // Reads are started outside of callbacks of gRPC. This hold keeps the call from ending before a
+    // read has failed.
     AddHold();
     StartWriteLast(call_.request.get(), grpc::WriteOptions());
     {
@@ -143,7 +145,7 @@ class Bridge::Reactor final
 
   void Cancel() override {
     call_.context.TryCancel();
-    Next();  // the read fails and ends the call; Start begins it if the call is not prepared yet
+    Next();  // this read fails and ends the call; if the call is not prepared yet, Start begins the read
   }
 
  private:
@@ -161,7 +163,8 @@ class Bridge::Reactor final
 
   void OnDone(const grpc::Status& status) override {
     on_message_(FromGrpc(status), nullptr);
-    on_message_ = nullptr;  // Stop returns after Leave, and what it owns must be gone then
+    // Destroy what the callback owns before Leave, because Stop may return after Leave.
+    on_message_ = nullptr;
     bridge_.Leave(&call_);
     self_.reset();
   }

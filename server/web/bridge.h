@@ -17,7 +17,7 @@
 
 namespace scalelab::server {
 
-// Who calls: the services authenticate the token, as that of any other client.
+// The caller. The services authenticate its token like that of any other client.
 struct WebCaller {
   std::string token;
   std::string address;  // of the browser
@@ -26,11 +26,12 @@ struct WebCaller {
 
 class BridgeCall;
 
-// A server-streaming call. The caller asks for each message, so a slow browser slows down the service. Thread-safe.
+// A server-streaming call. The caller requests each message, so the service does not send faster than the
+// browser reads. Thread-safe.
 class BridgeStream {
  public:
   virtual ~BridgeStream() = default;
-  // Asks for the next message: one callback follows.
+  // Requests the next message. One callback follows.
   virtual void Next() = 0;
   virtual void Cancel() = 0;
 };
@@ -46,11 +47,12 @@ class Bridge {
   Bridge(std::shared_ptr<grpc::Channel> channel, std::string secret);
   ~Bridge() { Stop(); }
 
-  // Makes a unary call. `done` is called once. Heavy methods run one at a time, so that viewers leave threads for the calls
-  // of other clients; others wait, and RESOURCE_EXHAUSTED is returned if too many do.
+  // Makes a unary call. `done` is called once. Heavy methods run one at a time, so that dashboards
+  // do not take all threads from other clients. Further calls of heavy methods wait; if too many
+  // wait, returns RESOURCE_EXHAUSTED.
   void Call(const WebMethod& method, const WebCaller& caller, MessagePtr request, Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts a stream, and asks for its first message.
+  // Starts a stream, and requests its first message.
   std::shared_ptr<BridgeStream> Stream(const WebMethod& method, const WebCaller& caller, MessagePtr request,
                                        OnMessage on_message) ABSL_LOCKS_EXCLUDED(mutex_);
   // Cancels all calls, and returns when their callbacks have returned. Later calls fail at once.

@@ -30,7 +30,7 @@ using boost::system::error_code;
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
 
-// The text of a server-sent event. JSON has no line breaks.
+// Returns the text of a server-sent event. `data` is JSON without line breaks.
 std::string EventText(absl::string_view type, absl::string_view json) {
   return absl::StrCat(type.empty() ? "" : absl::StrCat("event: ", type, "\n"), "data: ", json, "\n\n");
 }
@@ -62,7 +62,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  // Passes what arrives on other threads to the connection. The last copy of it may outlive the connection.
+  // Passes results that arrive on other threads to the connection. The last copy of this object may
+  // outlive the connection.
   class Relay final : public Answerer {
    public:
     explicit Relay(const std::shared_ptr<Connection>& connection)
@@ -83,7 +84,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
    private:
     template <typename Work>
     void Post(Work work) {
-      // The connection waits for nothing else.
+      // There is no other pending operation, so the connection ends.
       asio::post(executor_,
                  [connection = connection_, work = std::move(work)]() mutable { work(*connection); });
     }
@@ -148,12 +149,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     http::response<http::empty_body> header(http::status::ok, 11);
     SetSafeHeaders(header);
     header.set(http::field::content_type, "text/event-stream");
-    // Reverse proxies must not collect the events.
+    // Tells reverse proxies not to buffer the events.
     header.set("X-Accel-Buffering", "no");
     header.chunked(true);
     header.keep_alive(false);
     Queue(HeaderText(header));
-    // Weak, because the stream outlives a connection that the browser has closed.
+    // The pointer is weak, because the stream outlives a connection that the browser has closed.
     events_ = start([weak = weak_from_this(), executor = stream_.get_executor()](const absl::Status& status,
                                                                                  MessagePtr message) {
       asio::post(executor, [weak, status, message = std::move(message)] {
@@ -172,7 +173,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     return text + "\r\n";
   }
 
-  // A browser sends nothing during a stream. So bytes, like the end of the connection, end the stream.
+  // A browser sends nothing during a stream. If bytes arrive or the connection ends, end the stream.
   void WatchForEnd() {
     stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
                                 [self = shared_from_this()](error_code failed) {
@@ -182,7 +183,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
                                 });
   }
 
-  // The wait may end although nothing has arrived, because the last bytes of the request made the socket ready.
+  // The wait may end although no new bytes have arrived, because the last bytes of the request have made
+  // the socket ready.
   bool Readable() {
     char byte;
     const ssize_t read = recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -220,11 +222,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
                       });
   }
 
-  // Asks for the next event, but not too soon after the last one. The service then sends only the newest state.
+  // Requests the next event after a minimum time since the last one. States in between are skipped, because
+  // the service sends only the newest state.
   void AskForNext() {
     paced_ = false;
     const auto wait = last_event_ + Chrono(limits_.pace) - std::chrono::steady_clock::now();
-    // ReadRunLog and ReadPoints send pieces, none of which is left out.
+    // For ReadRunLog and ReadPoints, request the next piece at once: no piece is skipped.
     if (!latest_only_ || wait.count() <= 0) return events_->Next();
     auto timer = std::make_shared<asio::steady_timer>(stream_.get_executor(), wait);
     timer->async_wait([self = shared_from_this(), timer](error_code) {
@@ -267,7 +270,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<BridgeStream> events_;
   std::deque<std::string> out_;  // the first one is being written
   bool latest_only_ = false;
-  bool paced_ = false;  // an event was queued, and the next one has not been asked for
+  bool paced_ = false;  // an event was queued, and the next one has not been requested
   bool ended_ = false;
   bool closed_ = false;
   std::chrono::steady_clock::time_point last_event_;

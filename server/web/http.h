@@ -18,7 +18,8 @@ std::string HeaderOf(const HttpRequest& request, absl::string_view name);
 // Returns the path of the request without its query.
 absl::string_view PathOf(const HttpRequest& request);
 
-// The following have the headers that keep the page of the dashboard from loading or sending anything elsewhere.
+// The following responses have headers that keep the page of the dashboard from loading data from other hosts
+// or sending data to them.
 HttpResponse Respond(int status, absl::string_view type, std::string body);
 HttpResponse RespondJson(std::string body);
 HttpResponse RespondError(const absl::Status& error);

@@ -20,7 +20,7 @@ absl::Status NotLoggedIn() {
       "this browser is not logged in; `scalelab web` prints a link that logs it in");
 }
 
-// Calls `done` with what `work` returns, on a thread of the pool.
+// Calls `work` on a thread of the pool, and `done` with its result.
 template <typename Work>
 void AnswerOn(CallPool& pool, Logins::Done done, Work work) {
   pool.Run([done = std::move(done), work = std::move(work)](const absl::Status& status) {
@@ -85,7 +85,7 @@ absl::StatusOr<Identity> Logins::Check(const std::string& body, const std::strin
     return absl::InvalidArgumentError("the body of a login is {\"code\": CODE} or {\"token\": SECRET}");
   if (!code.empty()) return identities_.web_logins().Redeem(code, absl::Now());
   absl::StatusOr<Identity> caller = identities_.Bearer(token, address, absl::Now());
-  // As for `scalelab web`: an admin has to ask for more than this.
+  // The default is the same as for `scalelab web`: an admin must request a wider scope explicitly.
   if (caller.ok()) caller->scope = std::min(caller->scope, Scope::kSubmit);
   return caller;
 }

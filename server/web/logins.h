@@ -26,7 +26,8 @@ class Logins {
   // `key`: the secret of this server. `encrypted`: browsers use HTTPS.
   Logins(Authenticator& identities, std::string key, bool encrypted);
 
-  // Returns who makes the request. UNAUTHENTICATED if it has no cookie or no valid key. The services check the token.
+  // Returns the caller of the request. Returns UNAUTHENTICATED if it has no cookie or no valid key. The
+  // services check the token.
   absl::StatusOr<WebCaller> CallerOf(const HttpRequest& request, const std::string& address) const;
   // Answers {"code": CODE} or {"token": SECRET}: creates a login for the user of the code or of the token, and calls `done`
   // with {"key": KEY} and a cookie. `done` may be called on another thread.
@@ -45,7 +46,9 @@ class Logins {
 
   Authenticator& identities_;
   const std::string key_;
-  const std::string cookie_;  // name; differs between servers, whose cookies a browser may have for one host
+  // Name of the cookie. It differs between servers, because a browser may have cookies of several servers
+  // on one host.
+  const std::string cookie_;
   const bool encrypted_;
   CallPool pool_;  // writes to the database
 };

@@ -29,7 +29,7 @@ bool SplitHost(absl::string_view host, absl::string_view* name) {
 
 bool IsLoopback(absl::string_view name) {
   if (absl::EqualsIgnoreCase(name, "localhost") || name == "[::1]") return true;
-  // Names such as "127.example.org" are names of other hosts.
+  // Accept only IPv4 addresses, because "127.example.org" is a name of another host.
   return absl::StartsWith(name, "127.") && std::count(name.begin(), name.end(), '.') == 3 &&
          std::all_of(name.begin(), name.end(),
                      [](unsigned char c) { return absl::ascii_isdigit(c) || c == '.'; });

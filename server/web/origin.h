@@ -1,4 +1,4 @@
-// Which sites may use the dashboard.
+// Decides which sites may use the dashboard.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace scalelab::server {
 // machine (DNS rebinding) and forms of other sites are refused.
 class SitePolicy {
  public:
-  // `url`: the address of the dashboard behind a reverse proxy, "https://HOST[:PORT]/[PATH/]"; empty without a proxy.
-  // Loopback hosts with any port are always allowed, because ports change in SSH tunnels. INVALID_ARGUMENT if `url` has
-  // another form.
+  // `url`: the address of the dashboard behind a reverse proxy, "https://HOST[:PORT]/[PATH/]"; empty without
+  // a proxy. Loopback hosts with any port are always allowed, because ports change in SSH tunnels.
+  // INVALID_ARGUMENT if `url` has another form.
   static absl::StatusOr<SitePolicy> For(const std::string& url);
 
   bool AllowsHost(absl::string_view host) const;
@@ -25,7 +25,7 @@ class SitePolicy {
   bool proxied() const { return !scheme_.empty(); }
 
  private:
-  std::string scheme_, host_;  // of the proxy; empty without one
+  std::string scheme_, host_;  // of the address behind a proxy; empty without a proxy
 };
 
 // Returns INVALID_ARGUMENT unless `address` is HOST:PORT with a loopback host.

@@ -19,7 +19,8 @@ namespace http = boost::beast::http;
 HttpResponse ServeAsset(const Asset& asset, const HttpRequest& request) {
   const bool known = HeaderOf(request, "If-None-Match") == asset.tag;
   HttpResponse response = Respond(known ? 304 : 200, asset.type, known ? "" : std::string(asset.content));
-  // A browser asks each time whether the file has changed, so a new version of the server is used at once.
+  // With this header, a browser always checks whether the file has changed, so it uses the files of a new
+  // version of the server at once.
   response.set(http::field::cache_control, "no-cache");
   response.set(http::field::etag, std::string(asset.tag));
   return response;

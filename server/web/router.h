@@ -1,4 +1,4 @@
-// Decides what answers a request.
+// Selects the handler of a request.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@
 
 namespace scalelab::server {
 
-// How a request is answered. Calls may come from any thread, also before Route returns.
+// Sends the response to a request. The methods may be called from any thread, even before Route returns.
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // Sends a response; the only one, unless Stream was called.
+  // Sends the response. Must be called once, unless Stream was called.
   virtual void Answer(HttpResponse response) = 0;
   // Sends a message of gRPC as JSON, or the error.
   virtual void Answer(const absl::Status& status, MessagePtr message) = 0;

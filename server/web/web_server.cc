@@ -43,7 +43,8 @@ absl::StatusOr<asio::ip::tcp::endpoint> EndpointOf(const std::string& text) {
 class ConnectionCounter : public std::enable_shared_from_this<ConnectionCounter> {
  public:
   explicit ConnectionCounter(int limit) : limit_(limit) {}
-  // Returns an object that counts until it is destroyed; null if there are too many.
+  // Returns an object that counts as a connection until it is destroyed; null if there are
+  // too many connections.
   std::shared_ptr<void> Enter() {
     if (open_.fetch_add(1) >= limit_) {
       open_.fetch_sub(1);
@@ -84,7 +85,7 @@ struct WebServer::Impl {
           ServeConnection(std::move(socket), router, limits, std::move(release));
         return Accept();
       }
-      // The process may have no descriptors for a moment.
+      // The process may have no free descriptors at present, so try again later.
       retry.expires_after(std::chrono::milliseconds(100));
       retry.async_wait([this](error_code stopped) {
         if (!stopped) Accept();
@@ -136,7 +137,7 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(WebOptions options) 
 }
 
 WebServer::~WebServer() {
-  // The calls stop first, because their callbacks post work to `io`.
+  // Stop the calls first, because their callbacks post work to `io`.
   impl_->bridge->Stop();
   impl_->io.stop();
   for (std::thread& thread : impl_->threads) thread.join();

@@ -13,8 +13,9 @@ namespace scalelab::server {
 
 struct WebOptions {
   std::string address;  // HOST:PORT with a loopback host; port 0 lets the system choose
-  std::string url;      // of the dashboard behind a reverse proxy, see SitePolicy; empty without a proxy
-  std::string key;      // the secret of this server
+  // Address of the dashboard behind a reverse proxy, see SitePolicy; empty without a proxy.
+  std::string url;
+  std::string key;                         // the secret of this server
   std::shared_ptr<grpc::Channel> channel;  // to the services of this process
   Authenticator* identities = nullptr;     // must outlive the server
   int connections = 1024;                  // a further connection is closed at once

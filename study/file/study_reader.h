@@ -16,8 +16,8 @@ struct Problem {
   std::string sentence;
 };
 
-// Reads what it can into file->spec and file->positions. Returns the problems that it found. A relative
-// data_dir is relative to `directory`; with an empty `directory` it stays relative.
+// Reads the valid parts of the tree into file->spec and file->positions. Returns the problems of the other
+// parts. A relative data_dir is relative to `directory`; with an empty `directory` it stays relative.
 std::vector<Problem> ReadStudy(const YamlNode& root, const std::string& directory, StudyFile* file);
 
 }  // namespace scalelab

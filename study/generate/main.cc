@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   }
   for (const scalelab::GeneratedFile& file : *files) {
     const std::filesystem::path path = std::filesystem::path(argv[1]) / file.path;
-    // A file that is written is newer, so that everything that depends on it is built again.
+    // Do not write unchanged files: a newer time would make everything that depends on them build again.
     if (Read(path) == file.text) continue;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream out(path, std::ios::binary);

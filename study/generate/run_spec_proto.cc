@@ -9,8 +9,8 @@
 namespace scalelab {
 namespace {
 
-// Fields from this number on have presence: a specification from before the field existed lacks it, and engines then use
-// the default instead of zero.
+// Fields from this number on have presence. A specification that was stored before the field existed lacks
+// it, and engines then use the default instead of zero.
 constexpr int kFirstWithPresence = 50;
 
 // Returns `text` as comment lines of at most `columns` columns. Sets `last` to the number of words in the last line.
@@ -44,7 +44,7 @@ std::string Comment(const RunParameter& parameter) {
   std::string text = absl::StrCat(parameter.help, ".");
   if (!parameter.details.empty()) absl::StrAppend(&text, " ", parameter.details);
   if (!parameter.unit.empty()) absl::StrAppend(&text, " Unit: ", parameter.unit, ".");
-  // Names of engines and models change more often than the API.
+  // Leave out the names of engines and models, because they change more often than the API.
   if (const std::string values = ValuesText(parameter);
       !values.empty() && parameter.name != "engine" && parameter.name != "model")
     absl::StrAppend(&text, " Values: ", values, ".");

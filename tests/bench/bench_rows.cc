@@ -85,7 +85,7 @@ db::AttemptRow Attempt(int64_t id, int64_t run) {
   row.id = id;
   row.run_id = run;
   row.number = 1;
-  char token[40];  // as random as a UUID, for the index
+  char token[40];  // random like a UUID, so that the index behaves as in the service
   std::snprintf(token, sizeof(token), "%016llx-attempt",
                 static_cast<unsigned long long>(id) * 0x9e3779b97f4a7c15ULL);
   row.token = token;

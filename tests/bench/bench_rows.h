@@ -1,4 +1,4 @@
-// Rows as the service writes them, and a folder to store them in. Shared by the database benchmarks.
+// Makes rows like those of the service, and a folder to store them in. The database benchmarks share them.
 #pragma once
 
 #include <filesystem>

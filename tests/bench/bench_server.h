@@ -37,8 +37,8 @@ class PretendScheduler final : public server::Scheduler {
 
 class BenchServer {
  public:
-  // Aborts with a message if the server cannot start; a benchmark has no recovery. `database` is one that an earlier
-  // server has left; empty: a new one.
+  // Aborts with a message if the server cannot start; a benchmark has no recovery. `database` is a database
+  // that an earlier server has left; if it is empty, makes a new one.
   BenchServer(const std::string& directory, bool jobs_run, const std::string& database = "");
   ~BenchServer();
 

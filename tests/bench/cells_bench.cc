@@ -26,7 +26,8 @@ void AddAxis(v1::StudySpec& spec, const std::string& key, int values,
   for (int i = 0; i < values; ++i) axis->add_values()->set_number_value(value(i));
 }
 
-// Returns a study of 1,000 cells, or a multiple of it: 5 numbers of ranks, 200 decays, and momenta.
+// Returns a study of a multiple of 1,000 cells: 5 numbers of ranks x 200 values of weight decay
+// x several momenta.
 v1::StudySpec ManyCells(int cells) {
   v1::StudySpec spec = BenchStudy(1);
   spec.mutable_fixed()->mutable_fields()->erase("ranks");
@@ -107,7 +108,7 @@ void BenchManyCells(const BenchOptions& options, std::vector<Figure>& figures) {
     Submit(server, BenchStudy(1));  // warms up connections and caches
     figures.push_back(Target("submit", Submit(server, spec), "s", 1));
     figures.push_back(Target("peak_memory", MemoryOf("VmHWM"), "MB", 150));
-    malloc_trim(0);  // as the service does
+    malloc_trim(0);  // the service does the same
     figures.push_back(Target("memory", MemoryOf("VmRSS"), "MB", 150));
     BenchQueries(server, figures);
   }
@@ -161,7 +162,7 @@ void BenchLongCommand(const BenchOptions& options, std::vector<Figure>& figures)
 
 std::vector<Figure> RunCellsBench(const BenchOptions& options) {
   std::vector<Figure> figures;
-  BenchManyCells(options, figures);  // first: memory of the others would count
+  BenchManyCells(options, figures);  // must be first, because the memory of other benchmarks would count
   BenchManyRuns(options, figures);
   BenchLongCommand(options, figures);
   return figures;

@@ -31,12 +31,12 @@ namespace {
 
 using trainer::Communicator;
 
-constexpr int kRounds = 7;  // the median counts; in each round all contenders take turns
+constexpr int kRounds = 7;  // the result is the median; in each round all contenders take turns
 
 struct Contender {
   const char* name;
   std::function<void(const at::Tensor&)> all_reduce;
-  std::vector<double> seconds;  // of one all-reduce, one value per round
+  std::vector<double> seconds;  // seconds of one all-reduce, one value per round
 };
 
 // Returns the seconds of one all-reduce on the slowest rank.
@@ -64,8 +64,8 @@ void Print(const Figure& f) {
   std::fflush(stdout);
 }
 
-// Computes the bandwidths of nccl-tests: algorithm bandwidth is bytes / time; bus bandwidth is the part that
-// a link carries, which does not depend on the number of ranks.
+// Computes the bandwidths as nccl-tests defines them. The algorithm bandwidth is bytes / time. The bus
+// bandwidth is the bandwidth of a link, which does not depend on the number of ranks.
 void Report(const std::vector<Contender>& contenders, int64_t bytes, int ranks) {
   const double raw = Median(contenders.front().seconds);
   for (const Contender& c : contenders) {
@@ -108,7 +108,8 @@ int Main(int64_t largest) {
 
   trainer::Ring ring(mpi->size());
   std::iota(ring.begin(), ring.end(), 0);
-  // No other thread calls MPI meanwhile: the communicator's own thread sleeps while it has no work.
+  // No other thread calls MPI at the same time, because the communicator's own thread sleeps while it
+  // has no work.
   std::vector<Contender> contenders = {
       {"raw",
        [](const at::Tensor& t) {

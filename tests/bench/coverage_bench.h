@@ -1,4 +1,4 @@
-// How often 95% intervals contain the truth, in simulated studies.
+// Measures how often 95% intervals contain the true value, in simulated studies.
 #pragma once
 
 #include <vector>

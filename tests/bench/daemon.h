@@ -18,8 +18,8 @@ namespace scalelab::bench {
 
 class Daemon {
  public:
-  // `flags`: of scalelabd, in addition to the directory and the addresses. `files`: its limit of open files; 0: that of
-  // this process. Aborts with a message if scalelabd does not start.
+  // `flags` are flags of scalelabd, in addition to the directory and the addresses. `files` is its limit of
+  // open files; 0 means the limit of this process. Aborts with a message if scalelabd does not start.
   Daemon(const std::string& directory, const std::vector<std::string>& flags, int files = 0);
   ~Daemon();  // kills it and the processes that it has started
   Daemon(const Daemon&) = delete;

@@ -15,7 +15,7 @@ namespace {
 constexpr double kTarget = 10'000;  // completions per second
 constexpr int kWorkers = 32;
 
-// Completes `runs` runs on each of 32 simulated workers, which take up to `queue_limit` runs ahead.
+// Completes `runs` runs on each of 32 simulated workers, which accept up to `queue_limit` runs in advance.
 std::vector<Figure> Measure(const std::string& name, const std::string& directory, int runs,
                             int queue_limit) {
   BenchServer server(directory, true);
@@ -29,7 +29,7 @@ std::vector<Figure> Measure(const std::string& name, const std::string& director
     if (!studies->CreateStudy(&context, request, &response).ok()) return {};
   }
   while (server.scheduler().jobs().size() < kWorkers)
-    std::this_thread::yield();  // submitted by another thread
+    std::this_thread::yield();  // another thread submits the runs
   std::vector<std::unique_ptr<SimulatedWorker>> workers;
   for (const auto& [token, secret] : server.scheduler().jobs()) {
     workers.push_back(
@@ -60,7 +60,7 @@ std::vector<Figure> Measure(const std::string& name, const std::string& director
   const double rate = completed / seconds;
   std::vector<Figure> figures = {{name + "/completions", rate, "1/s", "target", kTarget, rate / kTarget}};
   if (completed != kWorkers * runs) figures[0].name += "_INCOMPLETE";
-  // A worker that takes runs ahead does not wait for an assignment.
+  // A worker that accepts runs in advance does not wait for an assignment.
   if (queue_limit == 0 && !assign.empty()) {
     std::sort(assign.begin(), assign.end());
     const double p99 = assign[assign.size() * 99 / 100];

@@ -103,7 +103,8 @@ std::vector<Figure> RunEventsBench(const BenchOptions& options) {
     figures.push_back(figure);
     shortest = std::min(shortest, 1000 * figure.against_value);
   }
-  // Step events of the native trainer cannot be switched off; its own steps are shorter than this one.
+  // Step events of the native trainer cannot be switched off, so compare with a step of the adapter. The
+  // trainer's own steps are shorter than this step.
   for (const auto& [name, program] :
        {std::pair("events/path", "/usr/bin/python3 " SCALELAB_SOURCE_DIR "/tests/bench/step_events.py "),
         std::pair("events/native_path", SCALELAB_BIN_DIR "/scalelab-bench-steps ")}) {

@@ -1,4 +1,4 @@
-// The cost of step events.
+// Measures the cost of step events.
 #pragma once
 
 #include <vector>

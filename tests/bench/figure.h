@@ -19,19 +19,20 @@ struct Figure {
 };
 
 struct BenchOptions {
-  double scale = 1.0;               // factor for the amount of data; below 1 for a quick look
-  std::string directory;            // for databases: choose the disk to measure
+  // Factor for the amount of data; less than 1 gives a fast, less precise result.
+  double scale = 1.0;
+  std::string directory;            // directory for databases, which selects the measured disk
   int all_reduce_ranks = 2;         // for `allreduce`
   std::vector<std::string> models;  // for `train`; empty: all models
   std::vector<int> ranks = {1, 2};  // for `train`
-  int rounds = 0;                   // for `train`; 0: as many as the scale gives
+  int rounds = 0;                   // for `train`; 0: the number follows from the scale
   int viewers = 200;                // for `viewers`
-  uint64_t seed = 0;                // for `predict`; 0: that of the tables in docs
+  uint64_t seed = 0;                // for `predict`; 0: the seed of the tables in docs
   std::vector<std::string> cases;   // for `memory`; empty: all cases
   bool real_time = false;           // for `predict`: emulate in real time
 };
 
-// Returns the median; of an even number of values, the upper of the middle two. `values` must not be empty.
+// Returns the median; for an even number of values, the larger of the middle two. `values` must not be empty.
 inline double Median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];

@@ -20,7 +20,8 @@ with LocalCluster(worker_config=WorkerConfig()) as cluster:
             job.program(["sh", script], env={"SCALELAB_EVENTS": file})
         start = time.time()
         client.wait_for_jobs([client.submit(job)])
-        # The client asks for the state once a second only, so the last task's file shows when it ended.
+        # HyperQueue's client queries the state only once a second, so determine the end from the file of
+        # the last task.
         return max(os.stat(file).st_mtime for file in events) - start
 
     seconds(20, "warm")

@@ -31,9 +31,9 @@ constexpr std::chrono::seconds kCallLimit{60};
 
 using Latencies = std::map<std::string, std::vector<double>>;  // by method, in ms
 
-// What the clients ask about.
+// The objects that the clients query.
 struct Subjects {
-  std::string study;    // with many short runs, one after another
+  std::string study;    // a study with many short runs, one after another
   std::string run;      // of that study
   std::string printer;  // a run with output
 };
@@ -112,7 +112,7 @@ const std::vector<Method>& Methods() {
   return methods;
 }
 
-// Lets clients with connections of their own call one method after another for some seconds.
+// Runs clients that call one method after another for some seconds, each on its own connection.
 Latencies AtFullSpeed(const Daemon& daemon, const Subjects& subjects, double seconds, int* failed) {
   std::mutex mutex;
   Latencies all;
@@ -164,7 +164,7 @@ class Thinker {
     const bool list = listed_ = !listed_;
     const auto done = [this, list](const grpc::Status& status) {
       if (!first_) latencies_[list ? "ListRuns" : "GetRun"].push_back(1e3 * (e2e::Now() - start_));
-      first_ = false;  // it has made the connection
+      first_ = false;  // the first call has made the connection
       failed_ += status.ok() ? 0 : 1;
       After(std::chrono::seconds(1));
     };
@@ -265,7 +265,7 @@ std::string DirectoryOf(const Daemon& daemon, const std::string& run) {
   return response.run().attempts(0).directory();
 }
 
-// Makes the directories of the runs hang, and clients that read their outputs, until it is destroyed.
+// Until it is destroyed, makes the directories of the runs hang, and runs clients that read outputs in them.
 class Hanging {
  public:
   Hanging(const Daemon& daemon, const std::vector<std::string>& runs) {

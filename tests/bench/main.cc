@@ -1,5 +1,5 @@
-// scalelab-bench: prints one JSON line per figure. Measurements belong here, never into a test with
-// a time limit.
+// scalelab-bench: prints one JSON line per figure. Measurements belong into benchmarks, not into tests
+// with time limits.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>

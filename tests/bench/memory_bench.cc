@@ -70,14 +70,14 @@ struct Case {
   int files = 0;     // as in Daemon
   double peak = 0;   // bound; 0: none
   double after = 0;  // bound; 0: none
-  // Makes what the case is about. Returns whether the service did what it must.
+  // Runs the case. Returns whether the service behaved correctly.
   std::function<bool(Scene&)> disturb;
 };
 
 // --- Workers
 
 constexpr int kKeys = 8;
-constexpr int kLines = 4096;  // of 8 values: about 1 MiB
+constexpr int kLines = 4096;  // lines of 8 values, about 1 MiB in total
 
 // An EventBatch without its token.
 grpc::Slice BacklogBytes() {
@@ -103,7 +103,7 @@ class BacklogSender {
   BacklogSender(std::shared_ptr<grpc::Channel> channel, const SimulatedWorker& worker,
                 const std::string& attempt, const grpc::Slice& backlog, std::function<void()> delivered)
       : stub_(std::move(channel)), worker_(worker), delivered_(std::move(delivered)) {
-    // The token, and the length of the batch before it, in the wire format of protobuf.
+    // Encode the token, preceded by the length of the batch, in the wire format of protobuf.
     v1::EventBatch batch;
     batch.set_token(attempt);
     const std::string token = batch.SerializeAsString();
@@ -134,8 +134,8 @@ class BacklogSender {
   std::unique_ptr<grpc::Alarm> alarm_;
 };
 
-// Each worker is attached to an allocation of its own. All of them send their backlog at once, as after a restart of
-// scalelabd.
+// Each worker is attached to an allocation of its own. All of them send their backlog at once, as after a
+// restart of scalelabd.
 bool AttachWorkers(Scene& scene) {
   const int count = scene.Scaled(1000);
   v1::StudySpec spec = CommandStudy({"true"}, count);
@@ -167,7 +167,7 @@ bool AttachWorkers(Scene& scene) {
   const bool all = e2e::Eventually([&] { return delivered == count; }, 300);
   if (!all) {
     std::fprintf(stderr, "scalelab-bench: only %d of %d backlogs are delivered\n", delivered.load(), count);
-    std::exit(1);  // calls are in flight that use the senders
+    std::exit(1);  // calls in flight use the senders, so do not destroy them
   }
   return true;
 }
@@ -187,7 +187,7 @@ Watch OpenWatch(const std::shared_ptr<grpc::Channel>& channel, const std::string
   return watch;
 }
 
-// Clients with a connection of their own, which they close without ending their call.
+// Clients that close their own connection without ending their call.
 bool DropWatches(Scene& scene) {
   scene.study = scene.daemon.Submit(CommandStudy({"true"}, 100));
   constexpr int kWave = 1000;

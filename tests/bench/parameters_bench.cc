@@ -1,4 +1,5 @@
-// A study with three parameters of its own on 1 to 8 ranks: what commands of a user cost, in time and memory.
+// Measures the time and memory of a user's commands for a study with three parameters of its own on 1
+// to 8 ranks.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -22,7 +23,8 @@ namespace {
 
 constexpr int kRounds = 5;
 
-// The steps of rank 0 and the ends of all ranks. The throughput depends on all parameters.
+// A script that writes the steps of rank 0 and the finish events of all ranks. The throughput depends
+// on all parameters.
 constexpr char kScript[] = R"(exec >> "$SCALELAB_EVENTS"
 if [ "$RANK" = 0 ]; then
   for i in 1 2 3 4 5 6 7 8 9 10; do

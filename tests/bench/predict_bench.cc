@@ -21,9 +21,9 @@ namespace {
 
 constexpr uint64_t kSeed = 20'261'124;
 constexpr double kNominal = 90, kMedianTarget = 10;
-constexpr double kSlack = 10;  // in real time; see RunMoving
+constexpr double kSlack = 10;  // `slack` of RunMoving in real time
 
-// What the ranks of a study report.
+// The data that the ranks of a study report.
 enum class Reports { kThroughputs, kTimes, kBuckets };
 
 // The study of a configuration: its results, and its cell that has not begun.
@@ -96,7 +96,7 @@ class EmulatedStudy {
 
   const EmulatedConfiguration configuration_;
   server::StudyData data_;
-  double reached_ = 0;  // mean throughput of the repeats of the target, which the prediction is compared with
+  double reached_ = 0;  // mean throughput of the repeats of the target; the prediction is compared with it
 };
 
 struct Scores {
@@ -124,8 +124,8 @@ struct Scores {
 
 using Studies = std::vector<std::unique_ptr<EmulatedStudy>>;
 
-// Appends the scores of predictions that use what the ranks report. The studies follow each other: "corrected" are intervals that the
-// scores of the studies before them correct.
+// Appends the scores of predictions from the data that the ranks report. For "corrected", the intervals of a
+// study are corrected by the scores of the earlier studies.
 bool AppendScores(const Studies& studies, Reports reports, const std::string& kind,
                   std::vector<Figure>& figures) {
   std::map<std::string, Scores> scores;
@@ -201,7 +201,7 @@ std::vector<Figure> RunSimulatedBench(const BenchOptions& options) {
 std::vector<Figure> RunMovingBench(const BenchOptions& options) {
   const uint64_t seed = options.seed == 0 ? kSeed : options.seed;
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  // In real time, a lane that waits for its core would be late: other programs have a core.
+  // In real time, a lane that waits for a core would be late, so leave one core to other programs.
   const int lanes = std::max(1, options.real_time ? cores - 1 : cores);
   const Studies moving = MovingStudies(std::max(2, static_cast<int>(240 * options.scale)), seed, lanes,
                                        options.real_time ? kSlack : 0);

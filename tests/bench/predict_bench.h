@@ -8,7 +8,7 @@ namespace scalelab::bench {
 
 // Measures errors of predictions and coverage of their intervals in emulated studies whose larger world sizes are known.
 std::vector<Figure> RunPredictBench(const BenchOptions& options);
-// The part whose steps are simulated by formulas, and the part whose ranks move bytes.
+// The two parts: studies whose steps are simulated with formulas, and studies whose ranks move bytes.
 std::vector<Figure> RunSimulatedBench(const BenchOptions& options);
 std::vector<Figure> RunMovingBench(const BenchOptions& options);
 

@@ -1,4 +1,5 @@
-// Retention on a database of ten million points: time, size before and after, reads and commits meanwhile.
+// Measures retention on a database of ten million points: the time, the size before and after, and reads and
+// commits during the removal.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -14,7 +15,7 @@ namespace {
 using db::Store;
 
 constexpr int kRunsPerStudy = 100;
-constexpr int64_t kLines = 1000;  // of a run; each has kKeys points
+constexpr int64_t kLines = 1000;  // lines of a run; each has kKeys points
 constexpr db::Micros kDay = 86'400'000'000;
 
 // Commits studies of 100 runs with 10,000 points each; those with odd numbers ended long ago. Returns the number of points.
@@ -53,7 +54,7 @@ double Quantile(std::vector<double> values, double q) {
   return values.empty() ? 0 : values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
 }
 
-// Calls `work` until `over`, with a pause, and returns the times in milliseconds.
+// Calls `work` repeatedly, with pauses, until `over` is true. Returns the durations in milliseconds.
 std::vector<double> Repeat(const std::atomic<bool>& over, const std::function<void()>& work) {
   std::vector<double> times;
   while (!over) {
@@ -85,7 +86,7 @@ std::vector<Figure> RunPruneBench(const BenchOptions& options) {
   std::atomic<bool> over = false;
   std::vector<double> reads, commits;
   std::thread reader([&] {
-    // A run of study 2, whose points stay.
+    // A run of study 2, whose points are not removed.
     reads = Repeat(over, [&] {
       Check(store->ReadPoints({kRunsPerStudy + 1, "", 0}, [](const db::Series&) {}));
     });

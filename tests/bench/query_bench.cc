@@ -63,7 +63,7 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     batch.studies[0].finished = batch.runs.back().finished;
     Check(store->Commit(batch));
   }
-  small /= 2;  // a study in the middle
+  small /= 2;  // the id of a study in the middle of the database
   const auto curve_of = [&](int64_t id, bool factors = false) {
     const auto study = store->GetStudy(id);
     Check(study.status());
@@ -72,7 +72,7 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
         *store, *study, factors, [] { return false; }, &curve));
     if (curve.series_size() == 0) Check(absl::InternalError("empty curve"));
   };
-  // The rows of the study are not in memory yet.
+  // This is the first curve: the rows of the study are not in memory yet.
   std::vector<double> first;
   for (int i = 0; i < 3; ++i) {
     store.reset();
@@ -120,7 +120,7 @@ void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
   batch.runs = {Run(1, 1, 1, 0)};
   batch.attempts = {Attempt(1, 1)};
   Check(store->Commit(batch));
-  // In parts of 200 lines, as from a rank that reports every few seconds.
+  // Append parts of 200 lines, like a rank that reports every few seconds.
   const int64_t parts = std::max<int64_t>(10, static_cast<int64_t>(5000 * options.scale));
   for (int64_t part = 0; part < parts; ++part) {
     WriteBatch more;

@@ -1,4 +1,4 @@
-// Benchmarks of reading: from rows to curves, and from long series to short ones; without RPC.
+// Benchmarks of reading without RPC: computing curves from rows, and downsampling long series.
 #pragma once
 
 #include <vector>

@@ -9,16 +9,16 @@ namespace scalelab::bench {
 
 std::vector<Figure> RunSubmitBench(const BenchOptions& options);
 std::vector<Figure> RunCellsBench(const BenchOptions& options);
-// dispatch/...: 32 simulated workers with runs of a millisecond, which they take ahead as scalelab-worker does.
-// dispatch_one_at_a_time/...: the same workers with longer runs, which they get one by one.
+// dispatch/...: 32 simulated workers with runs of a millisecond, which they accept in advance like
+// scalelab-worker. dispatch_one_at_a_time/...: the same workers with longer runs, which they get one by one.
 std::vector<Figure> RunDispatchBench(const BenchOptions& options);
 std::vector<Figure> RunIngestBench(const BenchOptions& options);
 
 // The following start a real scalelabd with the local scheduler.
 
-// shortruns/one_worker: one-rank runs of a shell script per second on one worker, with real processes, from the first
-// assignment to the durable end of the study, compared with HyperQueue on one local worker. Without the comparison
-// where HyperQueue cannot be installed from PyPI.
+// shortruns/one_worker: one-rank runs of a shell script per second on one worker, with real processes, from
+// the first assignment to the durable end of the study, compared with HyperQueue on one local worker. There
+// is no comparison if HyperQueue cannot be installed from PyPI.
 std::vector<Figure> RunShortRunsBench(const BenchOptions& options);
 
 // service/PHASE/METHOD/p50, p99 and max: milliseconds of calls. The phases are
@@ -32,12 +32,13 @@ std::vector<Figure> RunServiceBench(const BenchOptions& options);
 // viewers of a live study in the dashboard.
 std::vector<Figure> RunViewersBench(const BenchOptions& options);
 
-// parameters/COMMAND/time and memory: commands of the client on a study of 2,000 runs with three parameters of its own on 1 to 8
-// ranks.
+// parameters/COMMAND/time and memory: the time and memory of commands of the client for a study of 2,000 runs
+// with three parameters of its own on 1 to 8 ranks.
 std::vector<Figure> RunParametersBench(const BenchOptions& options);
 
-// memory/CASE/before, peak and after: resident memory of a fresh scalelabd in MB. `after` is taken when it is below its
-// bound, or after a minute. A name that ends with _NOT_SERVED means that the service did not answer.
+// memory/CASE/before, peak and after: resident memory of a fresh scalelabd in MB. `after` is measured
+// when it is below its bound, or after a minute. A name that ends with _NOT_SERVED means that the service
+// did not answer.
 std::vector<Figure> RunMemoryBench(const BenchOptions& options);
 
 }  // namespace scalelab::bench

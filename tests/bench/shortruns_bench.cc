@@ -40,7 +40,7 @@ double RunsPerSecond(const std::string& directory, const std::string& script, in
   return runs / (SecondsOf(study.finish_time()) - SecondsOf(study.start_time()));
 }
 
-// Installs the peer. Returns its Python, or an empty text where it cannot be installed.
+// Installs HyperQueue. Returns the Python of its environment, or "" if it cannot be installed.
 std::string InstallPeer(const std::string& directory) {
   const std::string venv = directory + "/hyperqueue";
   for (const std::vector<std::string>& argv :
@@ -60,7 +60,7 @@ double PeerRunsPerSecond(const std::string& python, const std::string& directory
   const e2e::Output output = e2e::RunProgram(
       {python, SCALELAB_SOURCE_DIR "/tests/bench/hyperqueue_runs.py", script, absl::StrCat(runs), directory},
       {}, 600);
-  // HyperQueue prints a table first.
+  // The seconds are in the last line, because HyperQueue prints a table first.
   const absl::string_view printed = absl::StripAsciiWhitespace(output.out);
   double seconds = 0;
   if (output.code == 0 && absl::SimpleAtod(printed.substr(printed.rfind('\n') + 1), &seconds))

@@ -17,8 +17,9 @@ class SimulatedWorker {
   SimulatedWorker(std::shared_ptr<grpc::Channel> channel, std::string allocation, std::string secret,
                   int index);
 
-  // Completes runs, each with one finish event, until the coordinator assigns no more; then calls `done`. Takes up to
-  // `queue_limit` runs ahead, as scalelab-worker does with runs of a millisecond; 0: one run at a time.
+  // Completes runs, each with one finish event, until the coordinator assigns no more; then calls `done`.
+  // Accepts up to `queue_limit` runs in advance, as scalelab-worker does with runs of a millisecond; with 0,
+  // accepts one run at a time.
   void Work(int queue_limit, std::function<void()> done);
   int completed() const { return completed_; }
   // Seconds from reporting the end of a run to the assignment of the next one.

@@ -1,6 +1,6 @@
 // scalelab-bench-steps DIRECTORY: prints the microseconds that the native trainer needs to measure one step
 // and write its event to DIRECTORY: the minimum of several rounds, which excludes the influence of other
-// processes. For `scalelab-bench events`. A separate program because it links LibTorch.
+// processes. `scalelab-bench events` starts it. It is a separate program because it links LibTorch.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using trainer::StepTimes;
 
 constexpr int kRounds = 20, kSteps = 2000, kBatch = 64, kClasses = 10;
 
-// Returns what a step computes only for its metrics, as in worker/trainer/loop/train_step.cc. The loss
-// is computed anyway.
+// Computes the values that a step needs only for its metrics, as in worker/trainer/loop/train_step.cc. The
+// loss is not among them, because every step computes it.
 at::Tensor Numbers(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor correct = trainer::CountCorrect(logits, labels).to(at::kDouble);
   return at::stack({loss.to(at::kDouble), correct});

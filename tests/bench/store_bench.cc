@@ -122,8 +122,7 @@ double RawChunksPerSecond(const BenchOptions& options, const std::vector<WriteBa
 Figure Compared(std::string name, double value, std::string unit, std::string against, double against_value) {
   return {std::move(name), value, std::move(unit), std::move(against), against_value, value / against_value};
 }
-// Compares with the project's target, which is fixed. It is a target for the whole service, of which this
-// is a part.
+// Compares with the project's fixed target for the whole service. The database is only a part of the service.
 Figure Target(std::string name, double target, double value, std::string unit) {
   return {std::move(name), value, std::move(unit), "target", target, value / target};
 }

@@ -10,7 +10,7 @@
 namespace scalelab::bench {
 namespace {
 
-// One client that submits the next study when the previous one is durable.
+// A client that submits the next study when the previous one is durable.
 class SubmitLoop {
  public:
   SubmitLoop(std::shared_ptr<grpc::Channel> channel, int count, std::function<void(bool)> done)

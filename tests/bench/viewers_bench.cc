@@ -1,4 +1,5 @@
-// Viewers of a live study in the dashboard: what their streams of server-sent events cost the server and its other clients.
+// Measures the cost of viewers of a live study in the dashboard: the effect of their streams of server-sent
+// events on the server and its other clients.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -103,7 +104,7 @@ class Viewers {
 
   int64_t messages() const { return messages_; }
   int64_t bytes() const { return bytes_; }
-  // Number of streams that are open and have brought a message.
+  // Returns the number of open streams that have received a message.
   int live() const { return live_; }
 
  private:
@@ -123,7 +124,7 @@ class Viewers {
         }
         bytes_ += got;
         const absl::string_view text(piece.data(), static_cast<size_t>(got));
-        int found = 0;  // one that is cut at the end of a piece is not counted
+        int found = 0;  // a message that is split between two pieces is not counted
         for (size_t at = text.find("data: "); at != text.npos; at = text.find("data: ", at + 1)) ++found;
         if (messages_of_[i] == 0 && found > 0) ++live_;
         messages_of_[i] += found;
@@ -150,7 +151,8 @@ double CpuSeconds(pid_t pid) {
   return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-// Submits a study every 20 ms. Returns the milliseconds of each submit, sorted; counts the others in `failed`.
+// Submits a study every 20 ms. Returns the sorted durations of successful submissions in milliseconds; counts
+// the others in `failed`.
 std::vector<double> Submit(const Daemon& daemon, double seconds, int* failed) {
   const auto stub = v1::StudyService::NewStub(daemon.Connect());
   v1::CreateStudyRequest request;
@@ -175,7 +177,7 @@ struct Phase {
   double cpu = 0, p50 = 0, p99 = 0;  // processor seconds per second, ms
 };
 
-// Measures while the viewers, null for none, look at the study.
+// Measures while the viewers watch the study. `viewers` is null if there are none.
 Phase Measure(const Daemon& daemon, const Viewers* viewers, int count, double seconds,
               std::vector<Figure>& figures, const Phase* before) {
   const int64_t messages = viewers == nullptr ? 0 : viewers->messages();
@@ -237,7 +239,7 @@ std::vector<Figure> RunViewersBench(const BenchOptions& options) {
   }
   const double seconds = 20 * options.scale;
   std::vector<Figure> figures;
-  // The study is live when a viewer receives messages all the time.
+  // While the study is live, a viewer receives messages continuously.
   {
     const Viewers one(port, logins, study, 1);
     if (!e2e::Eventually([&] { return one.messages() > 5; }, 60)) {

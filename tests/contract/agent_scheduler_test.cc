@@ -1,5 +1,5 @@
-// Tests of the scheduler that runs jobs through agents, with agents that are away, die, hang and are replaced. No job may
-// run twice, none may be lost, and no user may delay another one.
+// Tests of the scheduler that runs jobs through agents, with agents that are not connected, are killed, hang
+// and are replaced. No job may run twice, none may be lost, and no user may delay another one.
 #include "server/scheduler/agent/agent_scheduler.h"
 
 #include <unistd.h>
@@ -189,7 +189,8 @@ TEST_F(AgentFaults, AnAgentThatHangsDelaysNobodyElse) {
   EXPECT_THAT(Submit("alice", "a").status().message(), HasSubstr("has not answered for 300ms"));
   EXPECT_THAT(Submit("alice", "a2").status().message(), HasSubstr("earlier command"));
   const auto bob = Agent("bob");
-  // On a busy machine, the first call may take longer than the patience; the job is found afterwards.
+  // On a busy machine, the first call may take longer than the scheduler waits for the agent. The job
+  // is found afterwards.
   absl::StatusOr<std::string> id = Submit("bob", "b");
   for (int i = 0; i < 100 && !id.ok(); ++i) {
     absl::SleepFor(absl::Milliseconds(50));
@@ -242,7 +243,7 @@ TEST_F(AgentFaults, AJobWhoseAgentDiedAfterTheSubmissionIsFound) {
 
 TEST_F(AgentFaults, FiftyAgentsThatDieInMidSubmissionLoseNoJobAndDoubleNone) {
   Start();
-  slurm_.Write("slots", "64");  // the view of the cluster is read again during this test
+  slurm_.Write("slots", "64");  // this test reads the view of the cluster again
   std::mt19937 random(7);
   constexpr int kJobs = 50;
   int killed_before_answer = 0;

@@ -110,7 +110,8 @@ inline absl::StatusOr<int64_t> RestoreAll(Store& store, int fd, int64_t first_id
   return restore.study_id();
 }
 
-// Returns the rows of an archive as text, with ids that begin at 1, and without what a restore changes.
+// Returns the rows of an archive as text, with ids that begin at 1, and without the values that
+// a restore changes.
 inline std::vector<std::string> Rows(int fd) {
   std::vector<std::string> rows;
   ArchiveReader reader(fd);
@@ -143,7 +144,7 @@ inline std::vector<std::string> Rows(int fd) {
   return rows;
 }
 
-// Appends a value as in archive_file.h.
+// Appends a value in the format of archive_file.h.
 inline void AppendValue(const Value& value, std::string& to) {
   const auto append = [&to](const auto& number) {
     to.append(reinterpret_cast<const char*>(&number), sizeof number);

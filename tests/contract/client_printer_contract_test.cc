@@ -20,7 +20,8 @@ struct Format {
   const char* name;
   OutputFormat format;
   bool tty;
-  // Names the case for ctest; the default, the object's bytes, differs from run to run.
+  // Gives the case a stable name for ctest. By default, the name contains the object's bytes, which differ
+  // in each run.
   friend void PrintTo(const Format& value, std::ostream* out) { *out << value.name; }
 };
 

@@ -19,7 +19,7 @@ TEST_P(CommunicatorContract, HoldsForThreeThreads) {
   OnRanks(3, [](ThreadCommunicator& communicator) { GetParam().check(communicator); });
 }
 
-// Stages tensors as for a GPU, but between CPU tensors.
+// Copies tensors to a staging buffer as for a GPU, but both are in CPU memory.
 TEST_P(CommunicatorContract, HoldsForStagedTensors) {
   const auto group = std::make_shared<ThreadCommunicator::Group>(3);
   std::vector<std::thread> ranks;

@@ -1,6 +1,7 @@
-// Parity of every synchronous engine with one rank, over real backends: 2 and 4 ranks, with and without accumulation, with a smaller
-// last batch and with parameters that get no gradient. Runs under mpirun on 4 ranks; every process runs all tests in the same
-// order. Losses and parameters are compared after 21 steps.
+// Tests that every synchronous engine computes the same training as one rank, over real backends: 2 and 4
+// ranks, with and without accumulation, with a smaller last batch and with parameters that get no gradient.
+// Runs under mpirun on 4 ranks; every process runs all tests in the same order. Losses and parameters are
+// compared after 21 steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ constexpr int64_t kSamples = 31, kGlobalBatch = 12, kEpochs = 7;  // batches of 
 constexpr double kTolerance = 5e-6;                               // only the order of additions differs
 constexpr int64_t kWidth = 6, kHidden = 8, kClasses = 4;
 
-// Two linear layers, of which tensor parallelism divides the hidden units, and a parameter that is never used.
+// Two linear layers, whose hidden units tensor parallelism divides, and a parameter that is never used.
 struct Perceptron : public torch::nn::Module {
   explicit Perceptron(LayerRanks& ranks) : ranks(ranks) {
     first = register_parameter("first", 0.5 * at::randn({kHidden, kWidth}));
@@ -129,7 +130,7 @@ Batch BatchOf(const Engine& engine, const std::vector<int64_t>& samples) {
 std::vector<double> Train(const Engine& engine, TrainingSpec spec, Model& model, Communicator& communicator) {
   spec.global_batch = kGlobalBatch;
   spec.momentum = 0.9;
-  spec.weight_decay = 1e-2;  // would change a parameter without a gradient
+  spec.weight_decay = 1e-2;  // weight decay must not change a parameter without a gradient
   const auto strategy = MakeStrategy(spec, model, communicator);
   TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
   const DataSlice slice = strategy->SliceOf(communicator.rank(), communicator.size());

@@ -113,7 +113,7 @@ class SlurmHarness : public Harness {
     }
     return statuses->front();
   }
-  // Needs no pause between the polls, because each one starts a program.
+  // There is no pause between the polls, because each poll starts a program.
   JobStatus WaitFor(const std::string& token, State state) override {
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
     JobStatus status = Status(token);
@@ -171,7 +171,7 @@ class StandinHarness final : public SlurmHarness {
  public:
   StandinHarness() {
     standins_.Write("environment", "FAKE_WORKER_REPORT=" + standins_.directory() + "/report");
-    standins_.options().settle = absl::ZeroDuration();  // the stand-ins forget no job
+    standins_.options().settle = absl::ZeroDuration();  // the stand-ins do not forget jobs
     Restart();
   }
   Scheduler& scheduler() override { return *renaming_; }
@@ -189,8 +189,8 @@ class StandinHarness final : public SlurmHarness {
   pid_t worker_ = 0;
 };
 
-// Runs the same programs through the agent of a user. `private_jobs`: squeue shows users only their own jobs, so that the
-// agent asks for them.
+// Runs the same programs through the agent of a user. `private_jobs`: squeue shows users only their own jobs,
+// so the agent must query them.
 class AgentHarness final : public SlurmHarness {
  public:
   explicit AgentHarness(bool private_jobs) {
@@ -288,8 +288,8 @@ class ClusterHarness final : public SlurmHarness {
   }
   void WaitForWorker() override { EXPECT_GT(reports_->Next(), 0); }
   // Signals the step of the worker through Slurm, because a node may be in another PID namespace. Ignores the
-  // status of scancel: under load it was seen to report an unknown step that this very signal had ended.
-  // Every test waits for the end of the job anyway.
+  // status of scancel: under load, scancel sometimes reports that the step is unknown, because the signal has
+  // already ended it. Every test waits for the end of the job anyway.
   void EndWorker(bool success) override {
     std::string job;
     std::ifstream(directory_ + "/job") >> job;
@@ -376,7 +376,7 @@ TEST_P(SchedulerContract, SubmittingATokenAgainFindsItsJob) {
   harness_->WaitForWorker();
   EXPECT_EQ(Submit("a"), id);
   EXPECT_EQ(harness_->Status("a").external_id, id);
-  // A second job would have taken the other slot.
+  // If a second job existed, it would have taken the other slot.
   Run("b");
 }
 

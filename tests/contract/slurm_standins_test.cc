@@ -27,7 +27,7 @@ class SlurmFaults : public testing::Test {
  protected:
   SlurmFaults() { Restart(); }
 
-  // sinfo lists a node with 64 cores, but jobs get none, so that they stay in the state that a test sets.
+  // sinfo lists a node with 64 cores, but no job gets cores, so that jobs stay in the state that a test sets.
   void Restart() {
     slurm_.Write("slots", "64");
     slurm_.Restart();
@@ -134,7 +134,7 @@ TEST_F(SlurmFaults, DoesNotSubmitWhenSqueueFails) {
     EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable) << lie;
     EXPECT_EQ(slurm_.Calls("sbatch"), before) << lie;
   }
-  // The job was certainly not submitted, so its status is certain.
+  // The job was certainly not submitted, so Poll returns kUnknown at once.
   slurm_.Lie("squeue", "");
   EXPECT_EQ(Status("a").state, State::kUnknown);
   EXPECT_TRUE(Submit("a").ok());
@@ -263,7 +263,8 @@ TEST_F(SlurmFaults, AnUnknownStateChangesNothing) {
 TEST_F(SlurmFaults, IgnoresJobsOfOtherUsers) {
   slurm_.Lie("squeue", "stray 9|4242|RUNNING|None|0|N/A|0:01|1:00:00|node1|a");
   EXPECT_EQ(Status("a").external_id, "");
-  EXPECT_EQ(Status("a").state, State::kPending);  // unknown to this new process until it is certain
+  // The new process does not report kUnknown before it is certain.
+  EXPECT_EQ(Status("a").state, State::kPending);
 }
 
 TEST_F(SlurmFaults, AForgottenJobIsNotConfusedWithTheNextOneWithItsId) {
@@ -294,7 +295,7 @@ TEST_F(SlurmFaults, KeepsTheRunningOneOfTwoJobsWithOneToken) {
   EXPECT_EQ(status.external_id, "2");
   EXPECT_EQ(status.state, State::kRunning);
   EXPECT_EQ(slurm_.Read("jobs/1/state"), "CANCELLED");
-  // The status of the cancelled duplicate does not count.
+  // The status of the cancelled duplicate is ignored.
   EXPECT_EQ(Status("a").state, State::kRunning);
   slurm_.set_field("2", "state", "PREEMPTED");
   EXPECT_EQ(Status("a").state, State::kPreempted);

@@ -1,4 +1,4 @@
-// The contract of every Store: studies as files.
+// The contract of every Store: archives of studies.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -81,7 +81,7 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   WriteBatch batch = AFinalStudy(3, 40, 300);
   batch.notices.clear();  // the restore of a pending one changes it
   Commit(batch);
-  Commit(AFinalStudy(4, 2, 400));  // another study, which stays
+  Commit(AFinalStudy(4, 2, 400));  // another study, which must not change
   MaintainAll();
   const std::vector<CurveRow> curve = *store_->ListCurveRows(3).value();
   ASSERT_TRUE(Archive(3).ok());
@@ -250,7 +250,7 @@ TEST_P(StoreArchive, RowsThatDoNotFitTogetherAreRefused) {
     EXPECT_EQ(without(name).code(), absl::StatusCode::kDataLoss) << name;
 }
 
-// What schema 8 has added.
+// The tables and columns that schema 8 has added.
 const std::set<std::string> kAddedBySchema8 = {"attempt.resumed_step", "attempt.checkpoint_step",
                                                "study_origin"};
 
@@ -339,7 +339,7 @@ TEST_P(StoreArchive, ARestoreThatIsAbandonedLeavesNothingAndUsesItsIdsUp) {
   EXPECT_EQ(RowCounts(), before);
   EXPECT_EQ(Counter("study"), 100'000);
   EXPECT_EQ(Counter("run"), 100'249);
-  // Later rows have larger ids, and those that were reserved before have smaller ones.
+  // Rows that are added later have larger ids. Ids that were reserved before the restore are smaller.
   WriteBatch batch;
   batch.studies = {AStudy(99'999)};
   batch.runs = {ARun(99'999, 99'999, 1)};
@@ -408,9 +408,9 @@ TEST_P(StoreArchive, ALargeStudyIsReadWithoutSortingItsRows) {
   ASSERT_TRUE(status.ok()) << status;
 }
 
-// A study that is archived must not lose what a later schema adds to it.
+// Archives must contain all data that a later schema adds to studies.
 TEST_P(StoreArchive, EveryTableAndColumnOfAStudyIsInTheArchive) {
-  // What belongs to the whole service, and what a restore computes.
+  // Tables that belong to the whole service, and columns that a restore computes.
   const std::set<std::string> others = {
       "access_token", "audit_entry", "counter", "deleted_study", "drain", "meta",       "metric_key",
       "ordinal",      "prediction",  "removal", "run_count",     "usage", "usage_hour", "sqlite_sequence"};

@@ -303,7 +303,7 @@ TEST_P(StoreContract, ProvenanceOfTheNewestAttemptsAndNoisyAttemptsAreLoaded) {
     batch.attempts.back().cause = id == 3 ? Cause::kRankKilled : Cause::kNoisy;
     batch.provenance.push_back({id, absl::StrCat("[", id, "]")});
   }
-  batch.attempts.back().state = AttemptState::kSucceeded;  // noisy, and not repeated
+  batch.attempts.back().state = AttemptState::kSucceeded;  // a noisy attempt that is not repeated
   Commit(batch);
   EXPECT_EQ(store_->GetProvenance(3).value(), "[3]");
   EXPECT_EQ(store_->GetProvenance(99).value(), "");
@@ -437,7 +437,7 @@ TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {
     run.state = finished == 0 ? RunState::kRunning : RunState::kSucceeded;
     batch.runs.push_back(run);
   };
-  add(kBegin - 100 * kDay, kBegin - 100 * kDay, kBegin - 90 * kDay);  // 1: over long before
+  add(kBegin - 100 * kDay, kBegin - 100 * kDay, kBegin - 90 * kDay);  // 1: ended long before
   add(kBegin - 99 * kDay, kBegin - 10, 0);                            // 2: old, and still running
   add(kBegin - 20, kBegin - 15, kBegin - 1);                          // 3: over before
   add(kBegin - 20, kBegin - 15, kBegin + 5);                          // 4: overlaps
@@ -505,7 +505,8 @@ TEST_P(StoreContract, LoadsWhatIsNotFinal) {
   batch.attempts[0].state = AttemptState::kSucceeded;
   batch.allocations = {AnAllocation(1, 2), AnAllocation(2, 2), AnAllocation(3, 1)};
   batch.allocations[0].state = AllocationState::kEnded;
-  batch.allocations[2].state = AllocationState::kReleasing;  // of a final study, but not returned yet
+  // This allocation belongs to a final study, but has not ended yet.
+  batch.allocations[2].state = AllocationState::kReleasing;
   batch.appends = {AnAppend(2, 0, 0, 100), AnAppend(3, 0, 0, 100), AnAppend(1, 0, 0, 100)};
   Commit(batch);
   Reopen();

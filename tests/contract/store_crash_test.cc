@@ -49,7 +49,8 @@ TEST_P(StoreCrash, KilledProcessesLoseAndDoubleNothingAcknowledged) {
       CommitUntilKilled(GetParam(), directory.path(), ends[1]);
     }
     close(ends[1]);
-    // Kill it some microseconds after one of the first acknowledgements: at any point of the next commit.
+    // Kill the process some microseconds after one of the first acknowledgements, so that the kill hits any
+    // point of the next commit.
     const int wanted = std::uniform_int_distribution(1, 20)(random);
     int64_t id = 0;
     for (int i = 0; i < wanted && read(ends[0], &id, sizeof(id)) == sizeof(id); ++i) acknowledged = id;

@@ -32,7 +32,8 @@ inline std::vector<Implementation> Implementations() {
       SqliteOptions options;
       options.path = directory + "/scalelab.db";
       options.rollback_journal = rollback_journal;
-      options.fewest_rows_kept = 1;  // the contract holds for rows that are kept, too
+      // Keep the rows of all studies in memory, because the contract applies to them too.
+      options.fewest_rows_kept = 1;
       return OpenSqliteStore(options);
     };
   };
@@ -46,7 +47,8 @@ class TemporaryDirectory {
     std::string pattern = (parent / "scalelab-store-XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
-  // For tests that open thousands of databases: a folder in memory where there is one.
+  // A folder for tests that open thousands of databases. It is in memory if the machine has such
+  // a file system.
   static TemporaryDirectory InMemory() {
     return TemporaryDirectory(
         std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path());

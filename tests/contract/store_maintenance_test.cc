@@ -1,4 +1,4 @@
-// The contract of every Store: what Maintain does, and that no read shows it.
+// The contract of every Store: Maintain does its work, and reads return the same results before and after it.
 #include <cmath>
 
 #include "tests/contract/store_fixture.h"
@@ -125,7 +125,7 @@ TEST_P(StoreMaintenance, TheCountsOfRunsFollowEveryChange) {
               ElementsAre(ElementsAre(0, 5, 0, 0, 0, 0, 0), ElementsAre(0, 5, 0, 0, 0, 0, 0),
                           ElementsAre(0, 0, 0, 0, 0, 0, 0)));
   WriteBatch next;
-  next.runs = {batch.runs[1], batch.runs[1], batch.runs[3]};  // one of them twice
+  next.runs = {batch.runs[1], batch.runs[1], batch.runs[3]};  // contains one run twice
   next.runs[0].state = RunState::kRunning;
   next.runs[1].state = RunState::kSucceeded;
   next.runs[2].state = RunState::kFailed;

@@ -1,5 +1,5 @@
-// Tests that a process killed while points are removed leaves nothing half removed for readers, and that the next one
-// completes the removal.
+// Tests that readers never see a partial removal of points after a process was killed during the removal, and
+// that the next process completes it.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,11 +57,11 @@ TEST_P(RemovalCrash, AKilledRemovalIsCompletedByTheNextProcess) {
       if (!store.ok()) _exit(2);
       (void)!write(ends[1], "x", 1);
       for (absl::StatusOr<bool> more = true; more.ok() && *more;) more = (*store)->Maintain();
-      pause();  // all is done: wait for the kill
+      pause();  // all work is done, so wait for the kill
     }
     char ready = 0;
     ASSERT_EQ(read(ends[0], &ready, 1), 1);
-    // Longer each time, so that a slow disk makes progress too.
+    // Wait longer each time before the kill, so that the removal makes progress on a slow disk too.
     usleep(std::uniform_int_distribution(0, 4000 + 2000 * kills)(random));
     kill(child, SIGKILL);
     int status = 0;

@@ -1,5 +1,4 @@
-// Tests that a process killed while it restores a study leaves nothing for readers, and that the next one deletes what it
-// has written.
+// Tests that readers do not see a study whose restore was killed, and that the next process deletes its rows.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,7 +71,7 @@ TEST_P(RestoreCrash, AKilledRestoreLeavesNoStudy) {
       absl::StatusOr<bool> more = true;
       for (int step = 0; step < kills && more.ok() && *more; ++step) more = restore.Step();
       (void)!write(ends[1], "x", 1);
-      // The kill comes in this step, or after it.
+      // The process is killed during this step, or after it.
       if (more.ok() && *more) more = restore.Step();
       pause();
     }

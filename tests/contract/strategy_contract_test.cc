@@ -189,7 +189,7 @@ StepParts BiasOnLastRank(const std::function<bool(int step)>& used) {
   };
 }
 
-// The same training on one rank: the mean of the losses of `ranks` ranks.
+// The same training on one rank, whose loss is the mean of the losses of `ranks` ranks.
 StepParts MeanOver(int ranks, const StepParts& parts) {
   return [ranks, parts](SmallModel& model, int, int, int step) {
     return Parts{[=, &model] {

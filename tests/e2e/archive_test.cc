@@ -1,4 +1,4 @@
-// Studies as files, with real processes.
+// Tests archives of studies with real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

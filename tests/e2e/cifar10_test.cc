@@ -1,5 +1,5 @@
-// Trains on the complete CIFAR-10 data set, where it is available: a third of an epoch of resnet8, or a whole one of resnet20 with
-// SCALELAB_LONG_TESTS.
+// Trains on the complete CIFAR-10 data set, where it is available: a third of an epoch of resnet8, or a whole
+// one of resnet20 with SCALELAB_LONG_TESTS.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace scalelab::e2e {
 namespace {
 
-// Returns the directory with the official files, packed by xz; empty if there is none.
+// Returns the directory with the official files, compressed with xz; empty if there is none.
 std::string PackedCifar10() {
   const char* named = std::getenv("SCALELAB_CIFAR10_XZ");
   const std::string dir =

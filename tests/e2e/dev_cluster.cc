@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Must be short, because Slurm creates its sockets below it.
+// The path must be short, because Slurm creates its sockets below it.
 constexpr char kPrefix[] = "/tmp/scalelab-slurm-";
 
 std::string Script() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/dev-cluster"); }

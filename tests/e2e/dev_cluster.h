@@ -48,14 +48,14 @@ class DevCluster {
   // Returns the environment variables that programs need to use this cluster.
   const std::map<std::string, std::string>& Env() const { return env_; }
   std::string name() const { return env_.at("SCALELAB_CLUSTER_NAME"); }
-  std::string address() const { return env_.at("SCALELAB_CLUSTER_ADDRESS"); }  // of the login node
+  std::string address() const { return env_.at("SCALELAB_CLUSTER_ADDRESS"); }  // address of the login node
   const std::string& dir() const { return dir_; }
 
  private:
   std::string dir_;
   std::vector<std::string> options_;
   std::map<std::string, std::string> env_;
-  std::string bridge_;  // its link-layer address, which no other cluster has
+  std::string bridge_;  // the link-layer address of the cluster's bridge, which is unique
 };
 
 }  // namespace scalelab::e2e

@@ -124,7 +124,7 @@ TEST_F(DevClusterTest, LinksAreAsSlowAsAsked) {
   const auto [bytes, seconds] = sink.Receive();
   EXPECT_EQ(node.Wait(), 0);
   EXPECT_EQ(bytes, 5'000'000);
-  // 0.4 s at the configured rate, minus a burst of 128 kB.
+  // The bytes need 0.4 s at the configured rate, without the burst of 128 kB.
   EXPECT_GT(seconds, 0.38);
   const std::string shaped = cluster.RunOn(1, {"tc", "-s", "qdisc", "show", "dev", "eth0"}).out;
   EXPECT_THAT(shaped, HasSubstr("tbf"));
@@ -219,7 +219,7 @@ TEST_F(DevClusterTest, JobsArePreemptedAndRunOutOfMemory) {
   const std::string urgent = cluster.Submit({"-p", "urgent", "--cpus-per-task=2", "--wrap", "true"});
   EXPECT_TRUE(cluster.WaitForState(urgent, "COMPLETED")) << cluster.JobState(urgent);
   EXPECT_EQ(cluster.JobState(poor), "PREEMPTED");
-  // Without control groups, Slurm also kills such a job, but reports it as failed.
+  // Without control groups, Slurm kills a job that exceeds its memory too, but reports it as failed.
   const bool limited = std::filesystem::exists("/sys/fs/cgroup/memory/cgroup.procs");
   const std::string greedy = cluster.Submit(
       {"--mem=50M", "--wrap", "exec python3 -c 'b = b\"x\" * 300000000; import time; time.sleep(1000)'"});

@@ -36,7 +36,7 @@ class EnvironmentsTest : public testing::Test {
     const std::string config = root_ + "/scalelabd.yaml";
     WriteFile(config, absl::StrCat("environments:\n  pytorch/ddp: ", environment, "\n"));
     service_ = std::make_unique<Service>(
-        // Without the other frameworks, which would all be looked at.
+        // Hide the other frameworks, because the service would probe all of them.
         std::vector<std::string>{"--local-slots", "2", "--config", config, "--frameworks",
                                  root_ + "/frameworks"},
         std::map<std::string, std::string>{{"MODULEPATH", root_ + "/modules"},

@@ -1,4 +1,5 @@
-// Several Unix users at one service: each is known by its account, over the socket and by personal tokens over TCP.
+// Tests several Unix users of one service. The service identifies them by their accounts on the socket, and
+// by personal tokens over TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -147,7 +148,8 @@ TEST_F(IdentityTest, WrongExpiredRevokedAndNarrowTokensAreRefusedWithAnAuditEntr
   const Output dead = RunWith(revoked, {"study", "list"});
   EXPECT_EQ(dead.code, 4);
   EXPECT_THAT(dead.err, HasSubstr("token 3 was revoked"));
-  const Output wrong = RunWith("slt_guess", {"cluster"});  // equal refused calls would be one entry
+  // Make a different call, because the audit log has only one entry for equal refused calls.
+  const Output wrong = RunWith("slt_guess", {"cluster"});
   EXPECT_EQ(wrong.code, 4);
   EXPECT_THAT(wrong.err, HasSubstr("not one of this server"));
   EXPECT_TRUE(Eventually([&] { return RunWith(shortlived, {"whoami"}).code == 4; }));
@@ -175,7 +177,7 @@ TEST_F(IdentityTest, ARestartKeepsTokensAndAudit) {
   EXPECT_EQ(Audit().size(), 2u);
 }
 
-// What a single user needs stays as it was: no flag, no login.
+// A single user still needs no flag and no login.
 TEST(Identity, WithoutConfigurationTheAccountOfTheServiceMayDoEverythingAndNobodyElseConnects) {
   Service service;
   ASSERT_EQ(service.Start(), "");

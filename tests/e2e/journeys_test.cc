@@ -1,4 +1,5 @@
-// What a scientist does from an empty directory to a figure: the scripts in journeys/, with real processes.
+// Runs the scripts in journeys/, which a scientist would run from an empty directory to a figure,
+// with real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The metrics of a real service while it trains and many clients call it: Prometheus' own tool accepts every scrape.
+// Tests the metrics of a real service while it trains and many clients call it. Prometheus' own tool must
+// accept every scrape.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -104,7 +105,7 @@ TEST_F(ServiceMetrics, PromtoolAcceptsEveryScrapeUnderLoad) {
   const std::string text = Scrape();
   EXPECT_THAT(Promtool(text), IsEmpty());
   const auto last = Series(text);
-  // The command line has listed studies too.
+  // The count is larger than `answers`, because the command line has listed studies too.
   EXPECT_GE(last.at(R"(scalelab_rpcs_total{code="OK",method="StudyService/ListStudies"})"), listed);
   EXPECT_EQ(last.at(R"(scalelab_rpcs_total{code="UNAUTHENTICATED",method="StudyService/ListStudies"})"),
             refused);

@@ -151,7 +151,7 @@ TEST_F(MungeAcrossNodes, AUserOfAnotherNodeNeedsNoToken) {
                           }))
       << entries << addresses;
 
-  // Without MUNGE the node has no identity.
+  // Without MUNGE, the client on the node has no credentials.
   const std::string there = socket_;
   socket_ = "/nonexistent";
   home_ += "/other";
@@ -161,7 +161,7 @@ TEST_F(MungeAcrossNodes, AUserOfAnotherNodeNeedsNoToken) {
 }
 
 TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWithAnAuditEntry) {
-  // As the right user, once.
+  // The credential is accepted once, as its user.
   const std::string challenge = Challenge(*stub_), credential = Credential(challenge, socket_);
   v1::CreateSessionResponse session;
   const grpc::Status accepted = Login(credential, &session);
@@ -184,7 +184,7 @@ TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWit
   EXPECT_THAT(Refusal(brief), HasSubstr("Expired credential"));
   EXPECT_THAT(Refusal(Credential("another program", socket_)), HasSubstr("was not made for a login"));
 
-  // A server that a user logs in to cannot use the credential at another one, nor the session token.
+  // A server to which a user logs in can use neither the credential nor the session token at another server.
   SlurmService other(cluster_, {"--munge-socket", cluster_.dir() + "/munge.socket"});
   ASSERT_EQ(other.Start(), "");
   const auto other_stub = Stub(other);

@@ -1,4 +1,4 @@
-// What scalelabd opens to the network by default, and what it sends: webhooks.
+// Tests which sockets scalelabd opens by default, and the webhooks that it sends.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 using testing::ElementsAre;
 using testing::SizeIs;
 
-// The inodes of all sockets that a process has open.
+// Returns the inodes of all open sockets of a process.
 std::set<std::string> SocketsOf(pid_t pid) {
   std::set<std::string> inodes;
   std::error_code gone;
@@ -35,14 +35,15 @@ std::set<std::string> SocketsOf(pid_t pid) {
   return inodes;
 }
 
-// Returns what a process accepts connections or packets on, for example "tcp 0100007F:1F90", "unix /run/x.sock".
+// Returns the addresses on which a process accepts connections or packets, for example "tcp
+// 0100007F:1F90", "unix /run/x.sock".
 std::vector<std::string> ListeningOn(pid_t pid) {
   const std::set<std::string> own = SocketsOf(pid);
   EXPECT_FALSE(own.empty());
   std::vector<std::string> found;
   for (const std::string protocol : {"tcp", "tcp6", "udp", "udp6", "udplite", "raw", "raw6"}) {
     for (const auto line : absl::StrSplit(ReadFile("/proc/net/" + protocol), '\n')) {
-      // sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode
+      // The columns are: sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode.
       const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
       if (words.size() < 10 || !own.contains(words[9])) continue;
       const bool listens = !absl::StartsWith(protocol, "tcp") || words[3] == "0A";
@@ -50,7 +51,8 @@ std::vector<std::string> ListeningOn(pid_t pid) {
     }
   }
   for (const auto line : absl::StrSplit(ReadFile("/proc/net/unix"), '\n')) {
-    // Num RefCount Protocol Flags Type St Inode Path; the flag 00010000 means that the socket accepts connections.
+    // The columns are: Num RefCount Protocol Flags Type St Inode Path. The flag 00010000 means that the
+    // socket accepts connections.
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words.size() < 7 || !own.contains(words[6]) || words[3] != "00010000") continue;
     found.push_back(absl::StrCat("unix ", words.size() > 7 ? words[7] : ""));
@@ -172,7 +174,7 @@ TEST(Network, AWebhookThatFailsTwiceGetsTheNotificationOnce) {
   EXPECT_TRUE(Eventually([&] {
     return !absl::StrContains(service.Run({"study", "explain", study}).out, "notification");
   }));
-  EXPECT_EQ(service.Stop(), 0);  // nothing is sent any more
+  EXPECT_EQ(service.Stop(), 0);  // afterwards nothing is sent
 
   ASSERT_THAT(receiver.accepted(), SizeIs(1));
   ASSERT_THAT(receiver.refused(), SizeIs(2));

@@ -1,4 +1,4 @@
-// The noise guard, with real processes that disturb a run.
+// Tests the noise guard with real processes that disturb a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

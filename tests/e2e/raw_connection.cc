@@ -77,7 +77,7 @@ std::string RawConnection::Header(const std::string& name, const std::string& va
 }
 
 std::string RawConnection::CallHeaders() {
-  // Method POST, scheme https.
+  // The first bytes encode the method POST and the scheme https.
   return "\x83\x87" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
          Header("content-type", "application/grpc") + Header("te", "trailers");
 }

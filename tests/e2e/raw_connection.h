@@ -1,4 +1,4 @@
-// Raw HTTP/2 connections over TLS, without a token: clients that misbehave.
+// Raw HTTP/2 connections over TLS, without a token, with which tests imitate misbehaving clients.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ class RawConnection {
   // Returns false when the server has closed the connection, or has not read for a second. Reads and ignores what
   // the server sends.
   bool Send(const std::string& bytes);
-  // Returns what the server sends until it contains `text`, the server closes the connection, or the time is over.
+  // Reads from the server until the received bytes contain `text`, the server closes the connection, or the
+  // time is over. Returns the received bytes.
   std::string ReceiveUntil(const std::string& text, double seconds);
 
  private:
@@ -39,8 +40,8 @@ class RawConnection {
   std::unique_ptr<Tls> tls_;  // null if there is no connection
 };
 
-// Sends `first`, then `next()` again and again, on connection after connection for some seconds. Calls `sent` after
-// each `next()`.
+// Sends `first`, then `next()` again and again, on connection after connection for some seconds. Calls `sent`
+// after each `next()`.
 void Flood(int port, double seconds, const std::string& first, const std::function<std::string()>& next,
            const std::function<void()>& sent);
 

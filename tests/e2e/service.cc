@@ -87,7 +87,7 @@ Service::~Service() {
 }
 
 std::string Service::Start() {
-  // The machine is shared by tests, so attempts would be noisy by chance. Studies can ask for the guard.
+  // Tests share the machine, so attempts would be noisy by chance. A study can turn the noise guard on.
   const std::string program = account_.empty() ? Program("scalelabd") : ProgramForAll("scalelabd");
   std::vector<std::string> argv = {program, "--data", data(), "--noise-guard", "false"};
   argv.insert(argv.end(), flags_.begin(), flags_.end());

@@ -68,7 +68,7 @@ class Service {
 
  private:
   std::string dir_, ready_;
-  std::string account_;  // of scalelabd; empty: that of this process
+  std::string account_;  // account of scalelabd; empty: the account of this process
   std::vector<std::string> flags_;
   int files_ = 0;  // 0: the limit of this process
   std::map<std::string, std::string> env_;
@@ -77,7 +77,8 @@ class Service {
 
 // Returns the path of a program of this build, for example "scalelabd".
 std::string Program(const std::string& name);
-// The same, in a folder that all accounts may read: in a copy if the folder of the build is closed to others, as below /root.
+// Like ProgramPath, but in a folder that all accounts may read. Copies the programs if other accounts may not
+// read the folder of the build, for example below /root.
 std::string ProgramForAll(const std::string& name);
 // Returns the directory of the images that ship with the project.
 std::string ShippedData();
@@ -87,8 +88,8 @@ std::string ShippedData();
 // there are none.
 std::vector<std::string> LostOrDoubled(const Service& service, const std::string& study);
 
-// Returns the loss of each step, the mean over the ranks. With equal shares this is the loss of
-// the global batch.
+// Returns the loss of each step as the mean over the ranks. If all ranks have equally many samples, this is
+// the loss of the global batch.
 std::vector<double> Losses(const Service& service, const nlohmann::json& run);
 // Returns the largest deviation of a loss curve from a reference of the same length, relative
 // to the reference.

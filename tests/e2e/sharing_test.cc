@@ -106,7 +106,7 @@ TEST_F(Sharing, DrainModeSurvivesAKillAndUsageIsCharged) {
   service_.WaitUntilTraining(waiting);
 }
 
-// Three users at one service with room for one run at a time, and one job that may wait.
+// Tests three users of a service with slots for one run at a time, and with one pending job.
 class FairSharing : public testing::Test {
  protected:
   // Accounts of every Debian system.
@@ -158,9 +158,11 @@ class FairSharing : public testing::Test {
   const std::string served_ = service_.dir() + "/served";
 };
 
-// Each run takes its seconds, and less than two more to begin and to end. The half-life of an hour changes nothing in a minute.
+// Each run takes its number of seconds, and less than two seconds to begin and to end. The test takes about a
+// minute, in which the half-life of an hour has no effect.
 TEST_F(FairSharing, ThreeUsersAreServedInTheOrderComputedByHandOverAKill) {
-  // What they have used before: ann 10 s, bob 5 s, cyd nearly nothing, and what jobs take to begin and end.
+  // The earlier use of the users: ann 10 s, bob 5 s, cyd nearly nothing, plus the time that jobs take to
+  // begin and end.
   for (const auto& study : {Submit(kAnn, "a0", "10"), Submit(kBob, "b0", "5"), Submit(kCyd, "c0", "0")})
     ASSERT_EQ(service_.WaitFor(study, 60), 0);
   auto used = NodeSeconds();
@@ -175,18 +177,19 @@ TEST_F(FairSharing, ThreeUsersAreServedInTheOrderComputedByHandOverAKill) {
   for (const char* name : {"a1", "a2"}) studies.push_back(Submit(kAnn, name, "0"));
   for (const char* name : {"c2", "c3"}) studies.push_back(Submit(kCyd, name, "0"));
   for (const char* name : {"b1", "b2"}) studies.push_back(Submit(kBob, name, "0"));
-  // By what they have used until now: cyd, bob, ann; and the older study of a user first.
+  // The queue is ordered by the use until now: cyd, bob, ann. The older study of a user comes first.
   EXPECT_THAT(Queue(), ElementsAre("c1", "c2", "c3", "b1", "b2", "a1", "a2"));
   ASSERT_EQ(service_.Run({"admin", "undrain"}).code, 0);
 
-  // In the middle of c1, the process dies. When c1 began, cyd had used the least, so c2 waits for it.
+  // Kill the process during c1. When c1 began, cyd had used the least, so the job of c2 was
+  // submitted and waits.
   ASSERT_TRUE(Eventually([&] { return Served().back() == "c1"; }));
   service_.Kill();
   ASSERT_EQ(service_.Start(), "");
   EXPECT_EQ(Served().back(), "c1");
 
-  // After c1, cyd has used 18 s and more, bob 5 s, ann 10 s, and a little each: c2 has the place already, then come bob's two
-  // studies, then ann's, and c3 is last, although b1 and b2 are younger.
+  // After c1, cyd has used at least 18 s, bob about 5 s and ann about 10 s. c2 runs next, because its job is
+  // already submitted. Then come bob's two studies, then ann's. c3 is last, although b1 and b2 are younger.
   for (const std::string& study : studies) ASSERT_EQ(service_.WaitFor(study, 90), 0) << study;
   EXPECT_THAT(Served(), ElementsAre("a0", "b0", "c0", "c1", "c2", "b1", "b2", "a1", "a2", "c3"));
   used = NodeSeconds();

@@ -19,7 +19,7 @@ using testing::SizeIs;
 
 class SlurmAccounting : public testing::Test {
  protected:
-  // All tests share one cluster; no test depends on what another has changed in it.
+  // All tests share one cluster. No test depends on changes that another test has made.
   static void SetUpTestSuite() {
     unavailable_ = DevCluster::Unavailable({"--accounting"});
     if (!unavailable_.empty()) return;

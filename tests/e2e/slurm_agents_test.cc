@@ -128,7 +128,8 @@ TEST_F(Agents, AStudyWaitsForItsAgentAndARunningAllocationContinuesWithoutIt) {
   agent->Wait();
   EXPECT_EQ(service_->RunAs("games", {"study", "wait", study, "--timeout", "60s"}).code, 0)
       << "its allocation was running";
-  // The command line would start an agent of the caller; --owner makes this the study of a user without one.
+  // With --owner, the study belongs to a user without an agent. Otherwise the command line would start an
+  // agent of the caller.
   const Output waiting = service_->RunAs(
       "irc", {"study", "submit", service_->File("waiting.yaml", Study(1, "0")), "--owner", "games"});
   const std::string second(absl::StripAsciiWhitespace(waiting.out));
@@ -151,7 +152,7 @@ TEST_F(Agents, ThoseKilledInMidSubmissionLoseNoJobAndDoubleNone) {
   ASSERT_TRUE(service_->AgentConnects("games"));
   std::set<std::string> studies = {service_->SubmitAs("games", per_run(kills))};
   for (int kill = 0; kill < kills; ++kill) {
-    // A submission begins: the agent is killed in it, at another moment each time.
+    // When a submission begins, kill the agent during it, at another moment each time.
     ASSERT_TRUE(Eventually([&] { return absl::StrContains(ReadFile(log), " sbatch "); }, 60))
         << "no submission after " << kill << " kills: " << ReadFile(log);
     Pause(0.002 * (kill % 25));
@@ -174,8 +175,8 @@ TEST_F(Agents, ThoseKilledInMidSubmissionLoseNoJobAndDoubleNone) {
     }
   }
   EXPECT_EQ(service_->LeftBehind(2, 90), "");
-  // A token is the name of its job. Only one job of a name had nodes, whatever its state: the others were cancelled as
-  // pending.
+  // The token is the name of the job. Among the jobs with one name, only one ever had nodes; the others were
+  // cancelled while they were pending.
   std::map<std::string, int> ran;
   for (const std::string& record : service_->JobRecords()) {
     EXPECT_THAT(record, HasSubstr("UserId=games("));

@@ -1,4 +1,4 @@
-// Runs with checkpoints on a real cluster, whose allocations end before they do.
+// Tests runs with checkpoints on a real cluster. Their allocations end before the runs do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,10 +16,11 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// More than an allocation of one minute has time for.
+// Number of steps that does not fit into an allocation of one minute.
 constexpr int kSteps = 120;
 
-// Two nodes for each of two studies. On this slow network a step of two ranks takes about half a second and little of the cores.
+// The cluster has two nodes for each of two studies. On its slow network, a step of two ranks takes about
+// half a second, but little CPU time.
 class SlurmCheckpoints : public testing::Test {
  protected:
   void SetUp() override {
@@ -46,7 +47,7 @@ class SlurmCheckpoints : public testing::Test {
         limit, "\"}\n"));
   }
   std::string TheRun(const std::string& study) { return service_->Runs(study).at(0)["name"]; }
-  // Returns "rank,step" -> loss of the whole run. The test fails if a step is there twice.
+  // Returns "rank,step" -> loss of the whole run. The test fails if a step occurs twice.
   std::map<std::string, std::string> LossesOf(const std::string& run) {
     std::map<std::string, std::string> losses;
     for (const std::string& line : service_->Points(run)) {

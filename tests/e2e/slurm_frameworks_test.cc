@@ -19,7 +19,8 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Returns the directory in which deploy/frameworks creates environments; a test's service has another home.
+// Returns the directory in which deploy/frameworks creates environments. The service must get this path,
+// because it has another home directory.
 std::string FrameworksDirectory() {
   if (const char* directory = getenv("SCALELAB_FRAMEWORKS")) return directory;
   if (const char* data = getenv("XDG_DATA_HOME")) return absl::StrCat(data, "/scalelab/frameworks");
@@ -42,8 +43,9 @@ TEST(SlurmFrameworks, TrainTheSameOverTwoNodes) {
   const auto known = service.Json({"cluster", "frameworks"});
   for (const auto& framework : known["frameworks"]) {
     const std::string engine = framework["engine"];
-    // custom needs a program, pytorch/dp needs GPUs, and native/none does not synchronise. On two ranks, the last five run the
-    // model on the whole batch, which gives batch normalisation other statistics.
+    // Leave out custom, which needs a program, pytorch/dp, which needs GPUs, and native/none, which does not
+    // synchronise. Also leave out the last five: on two ranks, they pass the whole batch through the model,
+    // which changes the statistics of batch normalisation.
     static const std::set<std::string> kOthers = {
         "custom",          "pytorch/dp",       "native/none",   "native/data-parallel",
         "native/pipeline", "pytorch/pipeline", "native/tensor", "native/parameter-server"};

@@ -171,7 +171,8 @@ TEST_F(Slurm, EnginesPrecisionsAndBackendsAreSeriesOfOneCurveAndTrainTheSame) {
     if (run["spec"]["ranks"] == 1) alone[run["spec"]["precision"]] = Losses(service, run);
   }
   for (const auto& run : service.Runs(study)) {
-    // Adding in another order changes the losses of ten steps by at most this; bf16 has eight bits.
+    // Tolerances for the losses of ten steps, because the order of additions differs. bf16 has
+    // only eight bits.
     const std::string precision = run["spec"]["precision"];
     const double order = precision == "fp32" ? 1e-4 : 1e-2;
     EXPECT_LT(LargestDeviation(Losses(service, run), alone[precision]), order) << run.dump();

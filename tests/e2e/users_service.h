@@ -14,8 +14,8 @@ class UsersService : public SlurmService {
  public:
   // Returns the accounts of the users, which every Debian system has.
   static const std::vector<std::string>& Users();
-  // Returns why such a service cannot run on this machine, in a sentence; empty if it can. `options` are options of
-  // `deploy/dev-cluster check`.
+  // Returns why such a service cannot run on this machine, in a sentence; empty if it can. `options` are
+  // options of `deploy/dev-cluster check`.
   static std::string Unavailable(const std::vector<std::string>& options = {});
 
   // `cluster` must be running and must outlive this object.

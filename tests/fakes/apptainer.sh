@@ -1,8 +1,8 @@
 #!/bin/bash
-# A fake of `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...`, which Debian 12 does not have. Needs
-# root. The image is a directory, which becomes the root, with this machine's own /usr and /etc as contents. Of the
-# node's other directories only those of --bind are visible to the command; in the real Apptainer the home
-# directory and /tmp are visible too.
+# Replaces `apptainer exec [--nv] [--bind DIRECTORY]... IMAGE COMMAND...` in tests, because Debian 12 has no package of
+# Apptainer. It must run as root. IMAGE is a directory. It becomes the root directory of the command and contains this
+# machine's /usr and /etc. The command also sees the directories that --bind names, and no others; with the real
+# Apptainer it would also see the home directory and /tmp.
 set -euo pipefail
 [ "$1" = exec ] && shift
 binds=()

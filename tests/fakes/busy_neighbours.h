@@ -1,4 +1,4 @@
-// Processes that use CPU time, as those of other users of a node do.
+// Processes that use CPU time, like the processes of other users of a node.
 #pragma once
 
 #include <signal.h>

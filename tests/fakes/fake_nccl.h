@@ -13,7 +13,7 @@ namespace scalelab::trainer {
 // One communicator in the process, because NCCL's functions have no context.
 class FakeNccl {
  public:
-  // A door that threads wait at until it is opened. Limited, so that a broken test ends.
+  // A barrier that blocks threads until a test opens it. The wait is limited, so that a broken test ends.
   class Door {
    public:
     void Open() {
@@ -27,7 +27,7 @@ class FakeNccl {
       changed_.notify_all();
       return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return open_; });
     }
-    // Returns when a thread waits at the door.
+    // Blocks until a thread waits at the door.
     bool Reached() {
       std::unique_lock lock(mutex_);
       return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return waiting_ > 0; });
@@ -41,7 +41,7 @@ class FakeNccl {
   };
 
   FakeNccl() { current = this; }
-  // Waits for calls that nobody waits for any more.
+  // Waits for the end of abandoned calls.
   ~FakeNccl() {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [&] { return calls_ == 0; });

@@ -1,4 +1,4 @@
-// A directory whose files hang: the stand-in for a file server that does not answer.
+// A directory whose files hang. It simulates a file server that does not answer.
 #pragma once
 
 #include <memory>

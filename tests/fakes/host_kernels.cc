@@ -23,7 +23,8 @@ void WithNumber(GpuNumber type, const Body& body) {
   }
 }
 
-// Merges element i with element i + half for every i below half, and halves until one element is left.
+// Merges element i with element i + half for every i below half. Repeats this with the first half until one
+// element is left.
 template <typename Merge>
 GpuNormSums MergeAll(std::vector<GpuNormSums> sums) {
   for (size_t half = sums.size() / 2; half > 0; half /= 2) {

@@ -66,7 +66,7 @@ std::string EncodeJpeg(const Image& picture, JpegKind kind, int quality) {
         out[0] = Luma(pixel);
       } else {
         for (int c = 0; c < 3; ++c) out[c] = pixel[c];
-        if (channels == 4) out[3] = 255;  // no black, as Adobe's programs write it
+        if (channels == 4) out[3] = 255;  // no black ink; Adobe's programs store inverted values
       }
     }
     JSAMPROW row = line.data();

@@ -1,4 +1,5 @@
-// An agent in this process: carries out the requests of the hub as `scalelab agent` does, without a connection.
+// An agent in this process, which executes the requests of the hub like `scalelab agent`, but
+// without a connection.
 #pragma once
 
 #include <deque>
@@ -15,14 +16,15 @@ namespace scalelab::server {
 
 class LoopbackAgent {
  public:
-  // Connects to the hub. `directory`: of the user's jobs.
+  // Connects to the hub. `directory` is the directory of the user's jobs.
   LoopbackAgent(AgentHub& hub, std::string user, std::string directory);
   // Disconnects. Waits for the program in progress.
   ~LoopbackAgent();
 
-  // Disconnects at once, as an agent does that is killed: the program in progress continues, and nobody gets its output.
+  // Disconnects at once, like an agent that is killed. The program in progress continues, and its
+  // output is lost.
   void Kill();
-  // Reads no further requests, as an agent does that is suspended.
+  // Reads no further requests, like an agent that is suspended.
   void Suspend();
   // Waits until the agent has begun this number of requests.
   void WaitForRequests(int count);

@@ -1,4 +1,4 @@
-// A munged of a test, with a key and a socket of its own.
+// A munged for tests, with its own key and socket.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// A stand-in for NVIDIA's management library: GPU i uses (i + 1) * 100 W, whatever happens.
+// A stand-in for NVIDIA's management library: GPU i always uses (i + 1) * 100 W.
 //
 // The environment variable FAKE_NVML has words: "three" (GPUs; else two), "mixed" (models), "hidden" (GPU 0 belongs to another
 // job), "throttled", "old" (no energy counter), "none" (no driver).
@@ -14,7 +14,7 @@ bool Has(const char* word) {
   return words != nullptr && std::strstr(words, word) != nullptr;
 }
 
-char devices[3];  // their addresses are the handles
+char devices[3];  // the addresses of these bytes are the handles of the devices
 
 long Index(void* device) { return static_cast<char*>(device) - devices; }
 
@@ -62,7 +62,7 @@ int nvmlDeviceGetClockInfo(void* device, int, unsigned* mhz) {
   return 0;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
-  *reasons = 0x2;  // the clocks that an application has set: no throttling
+  *reasons = 0x2;  // an application has set the clocks, which does not count as throttling
   if (Has("throttled") && Index(device) == 0) *reasons |= 0x40;
   return 0;
 }

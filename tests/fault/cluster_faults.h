@@ -1,6 +1,6 @@
-// What the tests share that kill parts of a Slurm cluster and of scalelab in the middle of studies. After each fault the studies
-// must complete, no acknowledged point may be lost or duplicated, no run may have two live attempts, and nothing may be left
-// behind.
+// The common part of the tests that kill parts of a Slurm cluster and of scalelab during studies. After each
+// fault the studies must complete, no acknowledged point may be lost or duplicated, no run may have two live
+// attempts, and no jobs, processes or files may remain.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -62,14 +62,15 @@ class ClusterFaults : public testing::Test {
   void Control(std::vector<std::string> words);
   // Kills the first process of a program on node i, when there is one.
   void KillOn(int node, const std::string& program);
-  // Waits for a study, and meanwhile does the work of an administrator. Returns the exit status of `study wait`.
+  // Waits for a study, and meanwhile resumes nodes like an administrator. Returns the exit status
+  // of `study wait`.
   int WaitFor(const std::string& study, double seconds);
 
   // Submits studies, injects the fault when all of them train, and checks all requirements afterwards.
   void Try(const std::string& name, const std::function<void()>& fault);
   void Report(OneAttemptAtATime& watch);
 
-  // Faults of parts that all clusters have.
+  // Faults of the parts that exist in all clusters.
   void KillDaemon();
   void KillSlurmd(int node);
   void KillController();

@@ -1,6 +1,6 @@
-// Kills parts of a Slurm cluster and of scalelab while jobs run under the accounts of three users, whose agents submit them, and
-// the coordinator has an account without privileges. The short form kills what is different with agents; from two rounds on, all
-// faults of cluster_test.cc are included.
+// Kills parts of a Slurm cluster and of scalelab while jobs run under the accounts of three users, whose
+// agents submit them, and the coordinator has an account without privileges. The short form kills the parts
+// that are different with agents. From two rounds on, all faults of cluster_test.cc are included.
 #include <signal.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   }
   ~ClusterFaultsOfUsers() override { agents_.clear(); }
 
-  // One study of each user. Together they take all nodes, and train until the fault is over.
+  // One study for each user. Together the studies use all nodes, and they train until the fault is over.
   std::vector<std::string> SubmitStudies() override {
     gate_ = absl::StrCat(service_->dir(), "/gate-", faults_);
     const std::string script = service_->File("rank.sh", kRank);
@@ -68,7 +68,7 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   // Also checks that each job of the study has run under the account of its owner.
   void Check(const std::string& name, const std::string& study) override {
     ClusterFaults::Check(name, study);
-    // A controller that is killed may forget a job that it has started just before.
+    // A controller that is killed may forget a job that it started shortly before.
     std::vector<std::string> records = jobs_before_;
     std::ranges::copy(service_->JobRecords(), std::back_inserter(records));
     int own = 0;
@@ -98,7 +98,7 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   UsersService* users_ = nullptr;  // `service_`
   std::map<std::string, std::unique_ptr<Background>> agents_;
   std::map<std::string, std::string> owner_;  // of each study
-  std::string gate_;                          // of the ranks of the last fault
+  std::string gate_;                          // the gate of the ranks of the last fault
 };
 
 TEST_F(ClusterFaultsOfUsers, NothingIsLostOrDoubledWhateverDies) {

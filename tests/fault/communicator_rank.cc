@@ -1,8 +1,10 @@
 // One rank that reduces tensors in an endless loop: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY
-// LEAVER [groups|receive|pair]. Writes DIRECTORY/pid-RANK once the loop is running, and DIRECTORY/error-RANK when an operation
-// fails. Rank LEAVER exits without an error after a few operations. With "groups", odd and even ranks are groups, in which
-// they reduce. With "receive", LEAVER does nothing more once the loop is running, and the others wait for a tensor from any
-// rank, which nobody sends. With "pair", ranks 0 and 2 wait for a tensor from each other, and the others do nothing more.
+// LEAVER [groups|receive|pair]. Writes DIRECTORY/pid-RANK once the loop is running, and
+// DIRECTORY/error-RANK when an operation fails. Rank LEAVER exits without an error after a few operations.
+// With "groups", the odd ranks and the even ranks are two groups that reduce separately. With "receive",
+// LEAVER calls no further operation once the loop is running, and the others wait for a tensor from any
+// rank, which no rank sends. With "pair", ranks 0 and 2 wait for a tensor from each other, and the other
+// ranks call no further operation.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -42,7 +44,7 @@ int Main(int argc, char** argv) {
     Communicator* const communicator = group ? group.get() : all.get();
     all->AllReduce(few, ReduceOp::kAverage);
     for (int i = 0;; ++i) {
-      // Communicators may use a different algorithm for each of these.
+      // Use several sizes, because communicators may use a different algorithm for each of them.
       communicator->AllReduce(tensor, ReduceOp::kAverage);
       communicator->AllReduce(few, ReduceOp::kAverage);
       communicator->StartAllReduce(few, ReduceOp::kAverage)->Wait();

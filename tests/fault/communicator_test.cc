@@ -143,7 +143,7 @@ TEST_P(CommunicatorFault, AKilledRankIsNamedLongBeforeTheTimeIsOver) {
   ExpectNobodyStays(/*victim_too=*/true);
 }
 
-// NCCL has no such receive.
+// Not tested with NCCL, which cannot receive from any rank.
 TEST_P(CommunicatorFault, AKilledRankEndsAReceiveFromAnyRank) {
   if (std::string(GetParam()) == "nccl") GTEST_SKIP() << "backend nccl cannot receive from any rank";
   Start(/*timeout=*/120, kVictim, "receive");
@@ -152,7 +152,8 @@ TEST_P(CommunicatorFault, AKilledRankEndsAReceiveFromAnyRank) {
   ExpectNobodyStays(/*victim_too=*/true);
 }
 
-// The ranks after both waiting ranks are gone, so that neither can end its wait with the help of the next rank.
+// The ranks that follow the two waiting ranks have ended, so neither waiting rank can learn from its next
+// rank that the wait is over.
 TEST_P(CommunicatorFault, TwoKilledRanksEndAReceiveBetweenTheOthers) {
   if (std::string(GetParam()) == "nccl") GTEST_SKIP() << "backend nccl receives in the order of its stream";
   Start(/*timeout=*/120, /*leaver=*/-1, "pair");

@@ -177,7 +177,7 @@ class GatedRun {
                           [&](pid_t old) { return std::find(now.begin(), now.end(), old) != now.end(); });
     }));
   }
-  // Number of steps of the first attempt that are stored.
+  // Returns the number of stored steps of the first attempt.
   size_t Stored() const {
     size_t steps = 0;
     for (const std::string& point : service.Points(run, 1))

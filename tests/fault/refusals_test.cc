@@ -1,5 +1,5 @@
-// Callers without the right to anything: raw clients, calls without a token, and wrong tokens of all kinds. They get nothing, and
-// the time of a refusal does not depend on what is wrong.
+// Tests callers without permissions: raw clients, calls without a token, and wrong tokens of all kinds. All
+// of their calls are refused, and the time of a refusal does not depend on the reason.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ class Refusals : public testing::Test {
     EXPECT_EQ(studies.studies_size(), status.ok() ? 1 : 0);
     return status;
   }
-  // Returns wrong tokens by what is wrong with them.
+  // Returns wrong tokens, by the kind of their error.
   std::map<std::string, std::string> WrongTokens() {
     const auto with = [](std::string text, size_t at) {
       text[at] = text[at] == '0' ? '1' : '0';
@@ -127,7 +127,8 @@ TEST_F(Refusals, AThousandWrongTokensTakeTheSameTimeEach) {
   std::mt19937 random(7);
   ASSERT_TRUE(List(token_).ok());
   double slowest = 0, fastest = 0, typical = 0;
-  // A busy machine can disturb one series. What depends on the token differs in each.
+  // A busy machine can disturb one series of measurements. A difference that depends on the token occurs
+  // in every series.
   for (int series = 0; series < 3; ++series) {
     std::map<std::string, std::vector<double>> times;
     for (size_t round = 0; round < rounds; ++round) {

@@ -8,7 +8,7 @@ TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 RECIPE = os.path.join(TOP, "deploy", "spack", "packages", "scalelab", "package.py")
 # Folders of the top folder that the recipe does not build, and folders of builds.
 NOT_BUILT = ("tests", "build", ".git")
-# Of SCALELAB_CUDA, which the recipe does not set.
+# Packages that only SCALELAB_CUDA needs, which the recipe does not set.
 OF_OTHER_OPTIONS = {"CUDAToolkit"}
 
 

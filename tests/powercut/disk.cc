@@ -109,7 +109,7 @@ Image Disk::Contents() const {
 }
 
 PowerCuts::PowerCuts(const Flaws& flaws, const Image& durable) : flaws_(flaws) {
-  int inode = 1;  // as Disk numbers them
+  int inode = 1;  // numbered as in Disk
   for (const auto& [path, data] : durable) {
     files_[inode].durable = data;
     directory_[path] = inode++;
@@ -140,7 +140,7 @@ void PowerCuts::Apply(std::shared_ptr<const Operation> operation) {
       if (flaws_.ignores_sync || flaws_.ignores_directory_sync) break;
       for (const Change& entry : pending_entries_) Redo(directory_, *entry.operation);
       pending_entries_.clear();
-      std::erase_if(files_, [this](const auto& file) {  // no name is left
+      std::erase_if(files_, [this](const auto& file) {  // remove files that have no name any more
         return std::none_of(directory_.begin(), directory_.end(),
                             [&](const auto& entry) { return entry.second == file.first; });
       });
@@ -149,8 +149,8 @@ void PowerCuts::Apply(std::shared_ptr<const Operation> operation) {
 }
 
 Image PowerCuts::Cut(std::mt19937_64& random) const {
-  // Nothing, everything, a prefix, or any subset of the changes that were not synced; the subset with whole or torn
-  // writes.
+  // Of the changes that were not synced, keeps none, all, a prefix or any subset. The writes of a subset are
+  // complete or torn.
   enum { kNothing, kEverything, kPrefix, kSubset, kTorn };
   const int mode = static_cast<int>(random() % 5);
   // For a prefix in the order of all files: changes from here on are lost.

@@ -22,10 +22,10 @@ struct Operation {
 };
 using Log = std::vector<std::shared_ptr<const Operation>>;
 
-// The files that are found when power is back, by name.
+// The files that exist when the power is back, by name.
 using Image = std::map<std::string, std::string>;
 
-// Errors that operations return instead of having an effect.
+// Operations that fail, and their error. A failed operation has no effect.
 struct Fault {
   int64_t first = -1, last = -1;  // numbers of the operations, inclusive
   bool no_space = false;          // ENOSPC, for operations that need space; else EIO, for all

@@ -15,8 +15,8 @@ constexpr int kShmSlots = 8;  // SQLITE_SHM_NLOCK
 // Locks and shared memory of one file, shared by its connections.
 struct Sharing {
   int shared = 0;                // number of connections with a lock of any level
-  const void* writer = nullptr;  // has RESERVED or more
-  bool pending = false;          // of `writer`: no new SHARED
+  const void* writer = nullptr;  // the connection with RESERVED or a higher lock
+  bool pending = false;          // the writer has PENDING, so nobody gets a new SHARED
   std::vector<std::unique_ptr<char[]>> regions;
   int shm_shared[kShmSlots] = {};
   const void* shm_exclusive[kShmSlots] = {};
@@ -40,7 +40,7 @@ class DiskVfs::Impl {
     vfs_.xRandomness = Randomness;
     vfs_.xSleep = [](sqlite3_vfs*, int microseconds) {
       return microseconds;
-    };  // one thread: waiting changes nothing
+    };  // there is only one thread, so waiting would have no effect
     vfs_.xCurrentTime = [](sqlite3_vfs*, double* now) { return *now = 2460000.5, SQLITE_OK; };
     vfs_.xCurrentTimeInt64 = [](sqlite3_vfs*, sqlite3_int64* now) {
       return *now = 212544000000000, SQLITE_OK;
@@ -61,7 +61,7 @@ class DiskVfs::Impl {
     std::shared_ptr<Disk::File>* file;
     std::shared_ptr<Sharing>* sharing;
     int lock;
-    bool sync_directory;                 // with the next sync
+    bool sync_directory;                 // whether the next sync also syncs the directory
     bool delete_on_close;                // a temporary file
     unsigned shm_shared, shm_exclusive;  // masks of slots
   };

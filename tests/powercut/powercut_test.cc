@@ -1,9 +1,11 @@
-// Cuts the power of a simulated disk at every operation of a workload of the real store, opens what is left with the
-// real store, and compares it with a plain model. Also fails each operation with EIO or ENOSPC. The ideas are those of
-// https://www.sqlite.org/testing.html, section 3, and of "All File Systems Are Not Created Equal" (Pillai et al. 2014).
+// Cuts the power of a simulated disk at every operation of a workload of the real store, opens the remaining
+// files with the real store, and compares the contents with a plain model. Also fails each operation with EIO
+// or ENOSPC. The ideas are those of https://www.sqlite.org/testing.html, section 3, and of "All File Systems
+// Are Not Created Equal" (Pillai et al. 2014).
 //
-// A workload is recorded once. The image of each cut is made from its log. Images with the same contents have the same
-// result, and so have images from which the store recovers the same file: each of these is opened and read once.
+// A workload is recorded once. The image of each cut is made from its log. Images with the same contents have
+// the same result; so do images from which the store recovers the same file. Each different image is opened
+// once, and each different recovered file is read once.
 //
 // SCALELAB_POWERCUTS=N checks N cuts of each journal mode instead of about a thousand, and SCALELAB_POWERCUT_SEED=S
 // starts with another workload. A failure prints the seed and the number of the operation.
@@ -35,10 +37,10 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text == nullptr ? otherwise : std::atoll(text);
 }
 
-// What a recorded workload did.
+// The results of a recorded workload.
 struct Recording {
   Log log;
-  std::string identity;               // of the identity file
+  std::string identity;               // content of the identity file
   size_t opened = 0;                  // length of the log when the store was open
   std::vector<std::string> contents;  // [i]: after i acknowledged commits
   std::vector<size_t> acknowledged;   // [i]: length of the log when commit i + 1 was acknowledged
@@ -91,7 +93,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
       recording.contents.push_back(model.Dump());
       for (int pieces = static_cast<int>(random() % 4); pieces > 0; --pieces)
         EXPECT_TRUE((*store)->Maintain().ok());
-      if (random() % 16 == 0) {  // a restart, with its checkpoint
+      if (random() % 16 == 0) {  // restart the store, which runs a checkpoint
         store->reset();
         store = Open();
         EXPECT_TRUE(store.ok()) << store.status();
@@ -103,19 +105,19 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     return recording;
   }
 
-  // What is found when power is back.
+  // The state that is found when the power is back.
   struct Finding {
-    std::string dump;   // what the store reads
+    std::string dump;   // all contents that the store reads
     std::string wrong;  // with the file, or ""
   };
   struct Findings {
     std::unordered_map<size_t, std::shared_ptr<const Finding>> of_images, of_recovered;  // by HashOf
   };
   struct Counts {
-    int64_t cuts = 0, images = 0, read = 0;  // different images; those that the store has read
+    int64_t cuts = 0, images = 0, read = 0;  // images: different ones; read: read by the store
   };
 
-  // Lets SQLite recover what a power cut left, as the first read of the store does, and close the file.
+  // Lets SQLite recover an image of a power cut, like the first read of the store, and close the file.
   absl::StatusOr<Image> Recover(Image image) {
     Disk disk(std::move(image));
     const DiskVfs vfs(disk);
@@ -124,14 +126,15 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     if (const auto version = (*raw)->QueryInt("PRAGMA user_version"); !version.ok()) return version.status();
     raw->reset();
     Image recovered = disk.Contents();
-    // SQLite ignores such a journal, whatever follows in it.
+    // SQLite ignores a journal with such a header, whatever the rest contains.
     if (const auto journal = recovered.find(path_ + "-journal");
         journal != recovered.end() && (journal->second.empty() || journal->second[0] == 0)) {
       recovered.erase(journal);
     }
     return recovered;
   }
-  // Opens an image with the store and reads everything. The store may also have to accept further work.
+  // Opens an image with the store and reads everything. If `further_work` is set, the store must also accept
+  // maintenance and a commit.
   Finding Inspect(Image image, bool further_work, uint64_t seed) {
     Disk disk(std::move(image));
     const DiskVfs vfs(disk);
@@ -167,7 +170,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     if (!dump.ok()) return {"", absl::StrCat("cannot be read: ", dump.status().ToString())};
     return {*dump, ""};
   }
-  // Lets the store do maintenance and a further commit. Returns what is wrong, or "".
+  // Lets the store do maintenance and a further commit. Returns the error, or "".
   static std::string WorkOn(Store& store, uint64_t seed) {
     const absl::StatusOr<bool> maintained = store.Maintain();
     if (!maintained.ok()) return absl::StrCat("cannot be maintained: ", maintained.status().ToString());
@@ -183,7 +186,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     const absl::Status status = store.Commit(batch);
     return status.ok() ? "" : status.ToString();
   }
-  // Returns what is wrong with the file, or "".
+  // Returns the error that was found in the file, or "".
   std::string CheckIntegrity() {
     auto raw = db::Database::Open(path_, db::Database::Mode::kReadWrite, 0);
     if (!raw.ok()) return raw.status().ToString();
@@ -199,7 +202,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
     return "";
   }
 
-  // Returns what is wrong with an image of a power cut after `position` operations, or "".
+  // Returns the error that was found in an image of a power cut after `position` operations, or "".
   std::string CheckImage(const Recording& recording, size_t position, Image image, uint64_t seed,
                          Findings& known, Counts& counts) {
     const bool identified = position >= recording.opened;
@@ -218,7 +221,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
                            : absl::StrCat("is neither the state after ", commits, " commits nor the next");
   }
 
-  // Checks `wanted` cuts. Returns what is wrong with the first bad one, or "".
+  // Checks `wanted` cuts. Returns the first error, or "".
   std::string CheckCuts(int64_t wanted, const Flaws& flaws) {
     const std::clock_t begin = std::clock();
     Counts counts;
@@ -274,7 +277,7 @@ TEST_P(PowerCut, AnErrorOfAnyOperationChangesNothingAndPasses) {
   const absl::Time begin = absl::Now();
   int64_t checked = 0, failed = 0, unknown = 0;
   for (uint64_t seed = 1; checked < wanted; ++seed) {
-    int64_t operations = 0;  // of the workload without faults
+    int64_t operations = 0;  // number of operations of the workload without faults
     for (int64_t number = -1; checked < wanted && number < operations; ++checked) {
       SCOPED_TRACE(absl::StrCat("seed ", seed, " operation ", number));
       SetIdentity("");
@@ -302,8 +305,8 @@ TEST_P(PowerCut, AnErrorOfAnyOperationChangesNothingAndPasses) {
           const std::string dump = DumpStore(**store).value();
           Model after = model;
           after.Apply(batch);
-          // With a rollback journal, the last step of a commit is to sync the directory. When that fails, the commit has
-          // happened already.
+          // With a rollback journal, the last step of a commit is to sync the directory. If this step fails,
+          // the commit is already complete.
           const bool committed = GetParam() && dump == after.Dump();
           if (committed) ++unknown;
           if (!committed) {

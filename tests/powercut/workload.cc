@@ -19,7 +19,7 @@ void Extend(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// The printers of both dumps.
+// Functions that print rows, for the dump of the model and the dump of the store.
 std::string StudyLine(const db::StudyRow& s) {
   return absl::StrCat("study ", s.id, " ", s.name, " ", static_cast<int>(s.state), "\n");
 }
@@ -256,7 +256,7 @@ WriteBatch Workload::Next(const Model& model) {
     batch.attempts = {attempt};
   }
   if (choice == 19) {
-    // Many small parts, so that there is something to merge.
+    // Append many small parts, so that Maintain has chunks to merge.
     const int64_t attempt = any(model.attempts_)->first;
     Model next = model;
     for (int i = 0; i < 20; ++i) {

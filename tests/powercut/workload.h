@@ -13,7 +13,7 @@ namespace scalelab::powercut {
 class Model {
  public:
   void Apply(const db::WriteBatch& batch);
-  // Returns all contents as text, as DumpStore prints the same contents of a store.
+  // Returns all contents as text, in the same format as DumpStore.
   std::string Dump() const;
 
  private:

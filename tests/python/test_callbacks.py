@@ -43,7 +43,7 @@ class CallbacksTest(fixture.InDirectory):
         import scalelab
 
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
-        # Without training (rate 0) every loss is known: the mean square of the batch's targets.
+        # With learning rate 0, every loss is known: it is the mean square of the batch's targets.
         model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", metrics=[accuracy_of_half])
         x, y = numpy.ones((STEPS * 2, 2), "float32"), numpy.arange(1, STEPS * 2 + 1, dtype="float32").reshape(-1, 1)
         with scalelab.run() as run:

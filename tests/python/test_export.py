@@ -190,7 +190,7 @@ def scalars(data):
                 at, shift = at + 1, shift + 7
                 if event[at - 1] < 128:
                     break
-            value = event[at + 4 :]  # after the tags and lengths of summary and value, which are short
+            value = event[at + 4 :]  # skips the tags and lengths of `summary` and `value`, which take a known number of bytes
             found.append((value[2 : 2 + value[1]].decode(), step, struct.unpack("<f", value[-4:])[0]))
     return found
 

@@ -11,10 +11,11 @@ namespace scalelab::simulation {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
-constexpr absl::Duration kLongestDelay = absl::Minutes(25);  // of a request to a process that is stopped
-constexpr char kNode[] = "login";                            // is never cut off
+// Longest delay of a request to a process that is stopped.
+constexpr absl::Duration kLongestDelay = absl::Minutes(25);
+constexpr char kNode[] = "login";  // this node is never disconnected
 
-// Does what the service does with a CreateStudy.
+// Handles a CreateStudy like the service.
 void Create(Process& process, const v1::StudySpec& spec, const std::string& owner,
             const std::string& request_id, const Network::Done<int64_t>& done) {
   auto expanded = ExpandStudy(spec);
@@ -24,7 +25,7 @@ void Create(Process& process, const v1::StudySpec& spec, const std::string& owne
   process.coordinator().Submit(server::MakeNewStudy(spec, *std::move(expanded), owner, request_id), done);
 }
 
-// Does what the service does with a RetryStudy.
+// Handles a RetryStudy like the service.
 void RetryStudy(Process& process, int64_t id, const Network::Done<int>& done) {
   process.coordinator().Read([&process, id, done, life = process.life()](const server::State* state) {
     if (state == nullptr || life != process.life()) return done(absl::UnavailableError("stopping"));
@@ -87,7 +88,7 @@ v1::StudySpec Clients::RandomSpec(int largest) {
   if (random.Chance(0.3)) spec.set_allocation(v1::StudySpec::PER_RUN);
   spec.mutable_resources()->set_time_seconds(random.Chance(0.3) ? random.Between(120, 600) : 3600);
   spec.mutable_retry()->set_max(static_cast<int>(random.Between(0, 3)));
-  // Checkpoints make a difference to runs that are not retried.
+  // Only studies without retries have checkpoints, so that all further attempts are an effect of checkpoints.
   if (spec.retry().max() == 0)
     (*spec.mutable_fixed()->mutable_fields())["checkpoint_every_steps"].set_number_value(1);
   if (random.Chance(0.5))
@@ -120,10 +121,10 @@ void Clients::Accepted(const StudyPointer& study, int64_t id) {
   study->id = id;
   world_.Trace(study->request_id, " is study ", id);
   model_.StudyAcknowledged(study->owner, study->request_id, id, study->runs);
-  if (world_.random.Chance(0.1)) return Submit(study);  // once more: the answer must be the same
+  if (world_.random.Chance(0.1)) return Submit(study);  // submit again: the answer must be the same
   if (world_.random.Chance(0.3)) Watch(study);
   if (world_.random.Chance(0.3)) {
-    // Soon: while the first calls of the scheduler are in flight.
+    // Act soon, while the first calls of the scheduler are in flight.
     const absl::Duration latest = world_.random.Chance(0.5) ? absl::Seconds(5) : absl::Minutes(10);
     world_.queue.After(world_.random.Time(absl::ZeroDuration(), latest), [this, study] { Cancel(study); });
   }
@@ -276,7 +277,7 @@ void Clients::Drain(bool on) {
         }
         absl::Duration next =
             world_.random.Time(absl::Seconds(1), on ? absl::Minutes(15) : absl::Seconds(30));
-        // Once more at the end: an earlier request to begin may arrive late.
+        // End drain mode again at the end, because an earlier request to begin it may arrive late.
         if (!on && live.ok()) next = over + absl::Seconds(1) - world_.queue.Steady();
         world_.queue.After(next, [this] { Drain(false); });
       });

@@ -19,7 +19,7 @@ class Clients {
   // `largest` is the number of nodes that a study may request.
   Clients(World& world, Network& network, Model& model, int largest);
 
-  // Returns whether no client is going to do anything more.
+  // Returns whether all clients have finished their actions.
   bool Idle() const { return busy_ == 0; }
 
  private:
@@ -48,7 +48,7 @@ class Clients {
   void Hold(const StudyPointer& study);
   void Release(const StudyPointer& study);
   void SetPriority(const StudyPointer& study);
-  // An admin drains the service, and ends that later.
+  // An admin starts drain mode, and ends it later.
   void Drain(bool on);
   void Watch(const StudyPointer& study);
   // Makes a call that changes a study; `then` gets the answer.

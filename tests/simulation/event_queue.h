@@ -22,8 +22,8 @@ class EventQueue final : public server::Clock {
     const absl::Duration due = now_ + std::max(delay, absl::ZeroDuration());
     events_.emplace(std::tuple(due, random_.Next(), ++number_), std::move(event));
   }
-  // Runs the next event if it is due until `end`. Otherwise advances the time to `end` and returns false.
-  // An event may call this in turn: a call that blocks lets the rest of the world go on.
+  // Runs the next event if it is due until `end`. Otherwise advances the time to `end` and returns false. An
+  // event may call this function itself to simulate a blocking call: the other events run meanwhile.
   bool RunNext(absl::Duration end) {
     if (events_.empty() || std::get<0>(events_.begin()->first) > end) {
       now_ = std::max(now_, end);
@@ -41,7 +41,7 @@ class EventQueue final : public server::Clock {
 
   absl::Duration Steady() const override { return now_; }
   absl::Time Wall() const override { return absl::FromUnixSeconds(1'800'000'000) + now_ + wall_offset_; }
-  // The time of day on machines whose clocks are right.
+  // Returns the time of day on machines whose clocks are correct.
   absl::Time TrueWall() const { return absl::FromUnixSeconds(1'800'000'000) + now_; }
   void SetWall(absl::Duration change) { wall_offset_ += change; }
 

@@ -17,8 +17,8 @@ using db::AttemptState;
 using db::RunState;
 using db::StudyState;
 
-// The coordinator allows four pending jobs of a user, and a study has a limit of its own. Jobs whose cancel is on its way
-// add to these.
+// The coordinator allows four pending jobs of a user, and a study has a limit of its own. Jobs whose cancel
+// is in flight may exceed these limits.
 constexpr int kMostPendingOfUser = 8, kMostEndingOfStudy = 2;
 
 }  // namespace
@@ -39,7 +39,7 @@ void Model::Committed(const db::WriteBatch& batch) {
   for (const db::AllocationRow& row : batch.allocations) CommitAllocation(row);
   for (const db::AttemptRow& row : batch.attempts) CommitAttempt(row);
   CheckAllocations(batch);
-  std::map<std::string, db::UsageRow> usage;  // the last row of each owner counts
+  std::map<std::string, db::UsageRow> usage;  // the last row of each owner is valid
   for (const db::UsageRow& row : batch.usage) usage[row.owner] = row;
   for (const auto& [owner, row] : usage) CommitUsage(row);
   for (const int64_t id : batch.deleted_studies) Delete(id);
@@ -165,7 +165,8 @@ void Model::CommitAllocation(const db::AllocationRow& row) {
                      static_cast<int>(row.state));
 }
 
-// What is charged to a user is the sum over the charged times of the allocations, over all restarts.
+// The usage that is charged to a user must be the sum over the charged times of the user's allocations,
+// even after restarts.
 void Model::CommitUsage(const db::UsageRow& row) {
   double held = 0;
   for (const auto& [token, allocation] : allocations_) {
@@ -183,7 +184,7 @@ void Model::CheckUsage(const server::State& state, db::Micros now) {
   size_t waiting = state.waiting.size();
   for (const server::QueueEntry& entry : server::ListQueue(state, now, 1000)) {
     if (entry.reason.empty()) world_.Violation("study ", entry.study->row.id, " has no reason in the queue");
-    if (waiting == 0) break;  // the rest is held, paused or delayed
+    if (waiting == 0) break;  // the remaining studies are held, paused or delayed
     const bool first = waiting-- == state.waiting.size();
     const int priority = entry.study->row.priority;
     if (!first && (priority > last_priority || (priority == last_priority && entry.owner_usage < last_usage)))
@@ -214,7 +215,7 @@ bool Model::Holds(const db::AllocationRow& row) const {
          });
 }
 
-// A study has no more allocations than it may have; a block is served by one of them.
+// Checks that a study does not have too many allocations, and that only one of them executes a block.
 void Model::CheckAllocations(const db::WriteBatch& batch) {
   std::set<int64_t> studies;
   for (const db::AllocationRow& row : batch.allocations) {
@@ -251,7 +252,7 @@ void Model::CheckBlock(const db::AttemptRow& row) {
 }
 
 void Model::Delete(int64_t study) {
-  if (!studies_.contains(study)) return;  // deleted by an earlier copy of the request
+  if (!studies_.contains(study)) return;  // an earlier copy of the request has deleted it
   world_.Trace("commit: study ", study, " is deleted");
   if (!delete_asked_.contains(study))
     world_.Violation("study ", study, " is deleted, and nobody asked for it");

@@ -1,5 +1,5 @@
-// What must be true: the record of everything that clients and workers got acknowledged, of all committed rows and
-// of all live ranks. It is compared with the database.
+// Checks the invariants. Records everything that was acknowledged to clients and workers, all committed rows
+// and all live ranks, and compares them with the database.
 #pragma once
 
 #include <map>
@@ -22,16 +22,18 @@ class Model {
  public:
   explicit Model(World& world) : world_(world) {}
 
-  // The coordinator has committed `batch`: checks that states changed along legal transitions.
+  // Called when the coordinator has committed `batch`. Checks that states changed along legal transitions.
   void Committed(const db::WriteBatch& batch);
-  // Slurm accepts a new job: its allocation must be durable, and must not have ended.
+  // Called when Slurm accepts a new job. Checks that its allocation is durable and has not ended.
   void JobAccepted(const server::JobRequest& request);
   // Compares the database with the committed rows, and with what has been acknowledged.
   void CheckStore(db::Store& store);
-  // The event files of an attempt were readable: each rank's first `lines` are stored. If the coordinator has `read` them
-  // and they show that the attempt finished, it has succeeded.
+  // Called for an attempt whose event files were readable. Checks that each rank's first `lines` lines are
+  // stored. If the coordinator has `read` them and they show that the attempt has finished, also checks that
+  // it has succeeded.
   void CheckLines(db::Store& store, const std::string& token, const std::vector<int64_t>& lines, bool read);
-  // At the end, when nothing can change any more: every study is final or paused, results are complete.
+  // Called at the end, when nothing changes any more. Checks that every study is final or paused, and that
+  // results are complete.
   void CheckEnd(db::Store& store);
 
   // Of clients.
@@ -41,28 +43,31 @@ class Model {
   void DeleteAsked(int64_t study) { delete_asked_.insert(study); }
   void DeleteAcknowledged(int64_t study);
 
-  // Of workers. `run` is the resource name.
+  // The following functions record actions of workers. `run` is a resource name.
   void RanksStart(const std::string& run, const std::string& token);
   void RanksEnd(const std::string& run, const std::string& token);
-  // Of ranks with checkpoints: the steps of the last one of the run, 0 without one; and the steps of the whole run, which are
-  // `drawn` if no attempt has begun before.
+  // For ranks with checkpoints. Return the steps of the run's last checkpoint, 0 without one; and the steps
+  // of the whole run, which are `drawn` if no attempt has begun before.
   int64_t CheckpointOf(const std::string& run) const;
   void CheckpointWritten(const std::string& run, int64_t step) { checkpoints_[run] = step; }
   int64_t LengthOf(const std::string& run, int64_t drawn) {
     return lengths_.emplace(run, drawn).first->second;
   }
   void LinesAcknowledged(const std::string& token, int rank, int64_t lines);
-  // The process takes a report of a worker of this allocation.
+  // Called when the process handles a report of a worker of this allocation.
   void WorkerReports(const std::string& allocation, int node) {
     last_reports_[allocation][node] = world_.queue.Steady();
   }
-  // Returns when the process took the last report of the worker that has not reported for the longest time.
+  // Returns when the process handled the last report of the worker that has not reported for
+  // the longest time.
   absl::Duration LastReport(const std::string& allocation) const;
   void AttemptFinished(const std::string& token) { finished_.insert(token); }
 
-  // The state of the coordinator: compares what users have used with the times at which their allocations were held.
+  // Called with the state of the coordinator. Compares the usage of users with the times in which their
+  // allocations were held.
   void CheckUsage(const server::State& state, db::Micros now);
-  // The jobs that wait in Slurm: their number is limited for each user, and for each study that shares its allocations.
+  // Called with the jobs that wait in Slurm. Checks their limits for each user, and for each study whose
+  // runs share allocations.
   void CheckPending(const std::vector<std::string>& tokens);
   // Returns whether the database has an allocation with this token that has not ended.
   bool HasAllocation(const std::string& token) const;
@@ -99,20 +104,21 @@ class Model {
   std::map<int64_t, int> attempts_of_;                    // number of attempts, by run
   std::map<std::string, db::AllocationRow> allocations_;  // by token
   std::map<int64_t, std::string> allocation_token_;       // by id
-  std::map<int64_t, int> most_allocations_;               // by study with a limit of them
-  std::map<int64_t, Block> block_of_;  // by allocation of a group: that of its newest attempt
+  std::map<int64_t, int> most_allocations_;               // limit of allocations, by study
+  std::map<int64_t, Block> block_of_;  // by allocation of a group: the block of its newest attempt
   std::map<Block, int64_t> holder_;    // the allocation that served a block last
   std::set<int64_t> deleted_;
   std::set<int64_t> paused_, held_;
   bool drained_ = false;
-  // What was acknowledged or asked for.
+  // The changes that were acknowledged or requested.
   std::map<std::pair<std::string, std::string>, int64_t> acknowledged_;  // owner, request id -> study
   std::set<int64_t> cancelled_, retry_asked_, delete_asked_, delete_acknowledged_;
   std::map<std::string, std::map<int, int64_t>> lines_;  // token -> rank -> lines
   std::set<std::string> unchecked_;                      // tokens with new lines since the last check
   std::set<std::string> finished_;
   std::map<std::string, int64_t> checkpoints_, lengths_;  // by run
-  std::map<int64_t, int64_t> newest_checkpoint_;          // by run: of all attempts that have ended
+  // By run: newest checkpoint of all attempts that have ended.
+  std::map<int64_t, int64_t> newest_checkpoint_;
   // Runs whose last attempt ended with its allocation and had a newer checkpoint than all attempts before it.
   std::set<int64_t> progressed_;
   std::map<std::string, std::set<std::string>> live_ranks_;            // run -> tokens

@@ -1,5 +1,5 @@
-// The simulated network between the coordinator and everybody else. Messages may be lost, delayed, duplicated and
-// reordered; a node may be cut off.
+// The simulated network between the coordinator, workers and clients. Messages may be lost, delayed,
+// duplicated and reordered; a node may be disconnected.
 #pragma once
 
 #include <functional>

@@ -52,11 +52,12 @@ Power::Power(World& world, std::string database)
 }
 
 void Power::Kill(const std::function<void()>& close) {
-  // A database that is closed is also tidied up, which a killed process does not do.
+  // Closing a database runs a checkpoint and deletes files. A killed process does not do that, so make
+  // these operations fail.
   disk_->set_fault({0, std::numeric_limits<int64_t>::max()});
   close();
   disk_->set_fault({});
-  vfs_.reset();  // with the locks and the shared memory
+  vfs_.reset();  // the locks and the shared memory are lost too
   if (left_) {
     cuts_ = std::make_unique<PowerCuts>(powercut::Flaws(), *left_);
     disk_ = std::make_unique<Disk>(*std::exchange(left_, std::nullopt));

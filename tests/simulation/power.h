@@ -1,5 +1,5 @@
-// The disk of the coordinator's machine. A kill of the process keeps what the process wrote; a power cut keeps what was
-// synced, and may lose or tear the rest.
+// The disk of the coordinator's machine. If the process is killed, all of its writes are kept. After a power
+// failure, synced writes are kept, and other writes may be lost or torn.
 #pragma once
 
 #include <functional>
@@ -19,14 +19,14 @@ class Power {
   // All databases that are opened while the object exists are on this disk.
   Power(World& world, std::string database);
 
-  // Calls `close`, which closes the database, without an effect on the disk: the process was killed.
+  // Calls `close`, which closes the database, without an effect on the disk. Simulates a killed process.
   void Kill(const std::function<void()>& close);
-  // The process has written something. Bounds the memory that this object needs.
+  // Must be called after the process has written. Limits the memory of this object.
   void Settle();
 
-  // The power fails now. Kill has to follow.
+  // Simulates a power failure now. The caller must then call Kill.
   void Cut();
-  // Before and after a commit during which the power fails. Kill has to follow.
+  // Must be called before and after a commit during which the power fails. The caller must then call Kill.
   void BeginCommit();
   void CutCommit(const db::WriteBatch& batch);
   // After a power cut in a commit, before the database is opened: returns the batch if it is in the database. The
@@ -46,7 +46,7 @@ class Power {
   std::unique_ptr<powercut::Disk> disk_;
   std::unique_ptr<powercut::DiskVfs> vfs_;
   std::unique_ptr<powercut::PowerCuts> cuts_;
-  std::optional<powercut::Image> left_;  // by a power cut
+  std::optional<powercut::Image> left_;  // the files after a power failure
   powercut::Image before_commit_;
   std::optional<InterruptedCommit> interrupted_;
 };

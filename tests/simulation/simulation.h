@@ -1,4 +1,4 @@
-// One simulation: everything that happens follows from the seed.
+// One simulation, which is determined by its seed.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ struct Result {
   double calls_per_hour = 0;  // of the scheduler
 };
 
-// `database` is the path of a file that does not exist.
+// `database` is the absolute path of a file that does not exist. Its directory becomes the working directory; the attempts of
+// the simulation are in its folder "runs", whose contents are removed before.
 Result Simulate(uint64_t seed, const std::string& database, bool print_trace);
 
 }  // namespace scalelab::simulation

@@ -27,7 +27,7 @@ uint64_t NumberOf(const char* variable, uint64_t usual) {
   return text != nullptr && absl::SimpleAtoi(text, &number) ? number : usual;
 }
 
-// Databases are in memory: no simulation waits for a disk.
+// Databases are in memory, so that simulations do not wait for a disk.
 class Directory {
  public:
   Directory() {

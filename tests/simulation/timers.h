@@ -1,4 +1,4 @@
-// The timers of one simulated process: nothing of it happens while it is stopped, and never after it was killed.
+// The timers of one simulated process. They do not fire while the process is stopped or after it was killed.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@ class Timers {
   Timers(const Timers&) = delete;
 
   void After(absl::Duration delay, std::function<void()> then) { queue_.After(delay, Bind(std::move(then))); }
-  // Returns a function that calls `then` unless the process was killed; later, if the process is stopped.
+  // Returns a function that calls `then`. If the process is stopped, `then` is called when it continues; if
+  // it was killed, `then` is not called.
   std::function<void()> Bind(std::function<void()> then) {
     return [state = state_, then = std::move(then)] {
       if (state->killed) return;

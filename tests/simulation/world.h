@@ -1,4 +1,4 @@
-// What all parts of a simulation share: time, random numbers, faults, the trace and the violations.
+// The state that all parts of a simulation share: time, random numbers, faults, the trace and the violations.
 #pragma once
 
 #include <cstdint>

@@ -133,8 +133,8 @@ class KvStore(MxnetEngine):
 
     def close(self):
         if self._ranks > 1:
-            # Do not use the store's barrier: rank 0 could leave it and kill the scheduler before the scheduler has released the
-            # other ranks.
+            # Do not use the store's barrier: rank 0 could leave it and kill the scheduler before the scheduler has
+            # released the other ranks.
             rendezvous.exchange(self._directory, "left", self._rank, self._ranks, "", self._timeout_s)
         self._closing = True
         for helper in self._helpers:

@@ -27,8 +27,9 @@ class PytorchDdp(GroupEngine):
 
     def load(self, directory):
         if self.ranks > 1:
-            # DDP reorders its buckets after its first pass. The order determines the order of additions with more than two ranks.
-            # The interrupted attempt has reordered its buckets too.
+            # DDP reorders its buckets after its first pass, and this order determines the order of additions with
+            # more than two ranks. Make a first pass before loading the checkpoint, because the interrupted attempt
+            # has reordered its buckets too.
             self.pass_over_zeros()
         super().load(directory)
 

@@ -118,7 +118,7 @@ class PytorchPipeline(GroupEngine):
         """Returns the seconds that forward and backward of each block take on rank 0."""
         costs = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
         if self.rank == 0:
-            # Measure copies, because training a block changes its running statistics.
+            # Measure copies of the blocks, because training a block changes its running statistics.
             costs += torch.tensor(self._measure(copy.deepcopy(nn.ModuleList(blocks))), dtype=torch.float64)
         dist.broadcast(costs, 0)
         return costs.tolist()

@@ -11,8 +11,8 @@ with training.importing("pytorch/powersgd", "pytorch"):
 FIRST_STEP = 2
 # The hook compresses a matrix only if the compressed form is smaller by at least this factor.
 LEAST_RATIO = 2
-# The state that the hook keeps from step to step, except its random numbers: the error of each bucket, both factors, and the
-# step.
+# The state that the hook keeps from step to step, except its random numbers: the error of each bucket, both factors,
+# and the step.
 _HOOK = ("error_dict", "p_memory_dict", "q_memory_dict", "iter")
 
 

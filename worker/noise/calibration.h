@@ -10,9 +10,9 @@
 namespace scalelab::worker {
 
 // Measures the node, and blocks for about `budget`. It computes on one core, streams through memory and, if
-// the worker may use two or more CPUs, repeats an all-reduce on the node. These take two, two and one fifths
-// of the time; without all-reduces, each of the others takes half. Ends early when `stop` becomes true.
-// `cpus` are the CPUs that the worker may use.
+// the worker may use two or more CPUs, repeats an all-reduce on the node. The three parts take 2/5, 2/5 and
+// 1/5 of the time. Without all-reduces, each of the other parts takes half. Ends early when `stop` becomes
+// true. `cpus` are the CPUs that the worker may use.
 v1::Calibration Calibrate(absl::Duration budget, const std::vector<int>& cpus, const std::atomic<bool>& stop);
 
 }  // namespace scalelab::worker

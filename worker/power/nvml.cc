@@ -32,7 +32,7 @@ struct Nvml::Functions {
   int (*handle)(unsigned, Device*) = nullptr;
   int (*uuid)(Device, char*, unsigned) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
-  // A driver may lack those below.
+  // An old driver may lack the following functions.
   int (*energy)(Device, unsigned long long*) = nullptr;  // mJ
   int (*power)(Device, unsigned*) = nullptr;             // mW
   int (*utilisation)(Device, Utilisation*) = nullptr;    // percent
@@ -48,7 +48,7 @@ struct Nvml::Functions {
     function = reinterpret_cast<Function>(dlsym(library, symbol));
     return function != nullptr;
   }
-  // Returns whether the library has everything that Load needs.
+  // Returns whether the library has all required functions.
   bool FindAll() {
     Find("nvmlDeviceGetTotalEnergyConsumption", energy);
     Find("nvmlDeviceGetPowerUsage", power);
@@ -74,7 +74,7 @@ Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(function
   if (functions_->count(&count) != kSuccess) return;
   for (unsigned i = 0; i < count; ++i) {
     Device device = nullptr;
-    if (functions_->handle(i, &device) != kSuccess) continue;  // the job does not have this GPU
+    if (functions_->handle(i, &device) != kSuccess) continue;  // the GPU does not belong to the job
     std::array<char, 96> uuid{}, name{};
     functions_->uuid(device, uuid.data(), uuid.size() - 1);
     functions_->name(device, name.data(), name.size() - 1);

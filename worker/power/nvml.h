@@ -1,4 +1,5 @@
-// NVIDIA's management library (NVML), loaded at run time: the worker does not need it, and most nodes do not have it.
+// NVIDIA's management library (NVML). It is loaded at run time, because it is optional and most nodes do
+// not have it.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace scalelab::worker {
 
-// What a GPU shows at one moment. NaN: it does not show it.
+// The readings of a GPU at one time. NaN means that the GPU does not provide the value.
 struct GpuReading {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
   double joules = kUnknown;        // since the driver was loaded
   double utilisation = kUnknown;   // share of the last sampling period in which a kernel ran
-  double watts = kUnknown;         // of the whole board
+  double watts = kUnknown;         // power of the whole board
   double clock_mhz = kUnknown;     // of the multiprocessors
   double throttled = kUnknown;     // 1 if power or heat keeps the clock low, else 0
   double memory_bytes = kUnknown;  // used by all processes

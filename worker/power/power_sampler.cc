@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPeriod(100);
 
-// The clock of the events, which ranks write on the same node.
+// Returns the time of the clock that ranks on this node use in events.
 double UnixTime() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

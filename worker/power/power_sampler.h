@@ -1,5 +1,5 @@
-// Reads the devices of the current attempt ten times in a second, on a thread of its own: a GPU that is broken may not answer
-// for seconds.
+// Reads the devices of the current attempt ten times per second. It has its own thread, because a broken GPU
+// may not answer for seconds.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@ namespace scalelab::worker {
 class PowerSampler {
  public:
   explicit PowerSampler(PowerPlaces places = {});
-  // Does not wait for a device that does not answer.
+  // The destructor does not wait for a device that does not answer.
   ~PowerSampler();
   PowerSampler(const PowerSampler&) = delete;
   PowerSampler& operator=(const PowerSampler&) = delete;
 
-  // Starts to record an attempt; the recording of the one before ends.
+  // Starts to record an attempt. Ends the recording of the previous attempt.
   std::shared_ptr<const PowerHistory> Start(PowerDevices devices);
   // Ends this recording, unless another one was started after it.
   void Stop(const std::shared_ptr<const PowerHistory>& history);

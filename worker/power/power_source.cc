@@ -74,7 +74,7 @@ PowerReading PowerSource::Read(double time) {
     reading.values[kWatts] += one.watts / count;
     reading.values[kClockMhz] += one.clock_mhz / count;
     reading.values[kThrottled] += one.throttled / count;
-    // NaN is not below any number, and stays.
+    // NaN is not below any number, so it remains NaN.
     if (!(one.memory_bytes <= reading.memory_bytes) && !std::isnan(reading.memory_bytes))
       reading.memory_bytes = one.memory_bytes;
   }

@@ -12,20 +12,20 @@
 
 namespace scalelab::worker {
 
-// Where the figures come from; tests have places of their own.
+// The sources of the figures. Tests replace them.
 struct PowerPlaces {
   std::string nvml = "libnvidia-ml.so.1";
   std::string powercap = "/sys/class/powercap";
 };
 
-// Which devices an attempt uses on this node.
+// The devices that an attempt uses on this node.
 struct PowerDevices {
   int gpus = 0;                        // the first that CUDA shows to the ranks; 0: the attempt uses CPUs
   std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES of the ranks, if it is set
 };
 
-// Returns the indexes of the first `devices.gpus` GPUs that CUDA shows; nothing if `gpus` does not say which these are, in which
-// case no figure is better than that of another GPU.
+// Returns the indexes of the first `devices.gpus` GPUs that CUDA shows; nothing if they cannot be determined
+// from `gpus`, because no figure is better than the figure of another GPU.
 std::optional<std::vector<size_t>> SelectGpus(const std::vector<Nvml::Gpu>& gpus,
                                               const PowerDevices& devices);
 
@@ -34,10 +34,10 @@ class PowerSource {
  public:
   explicit PowerSource(PowerPlaces places) : places_(std::move(places)) {}
 
-  // Selects the devices of the following readings. May load NVML, which can take seconds. Returns whether there is anything to
-  // read.
+  // Selects the devices of the following readings. May load NVML, which can take seconds. Returns whether
+  // there is a device to read.
   bool Select(const PowerDevices& devices);
-  // Returns what the devices show now.
+  // Returns the present readings of the devices.
   PowerReading Read(double time);
 
  private:

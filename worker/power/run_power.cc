@@ -38,7 +38,7 @@ RunPower::RunPower(const v1::RunSpec& spec, std::shared_ptr<const PowerHistory> 
     : warmup_(spec.warmup_steps()), global_batch_(spec.global_batch()), history_(std::move(history)) {}
 
 void RunPower::Observe(v1::EventBatch& batch) {
-  std::set<int64_t> others;  // lines that are no steps
+  std::set<int64_t> others;  // lines that are not steps
   v1::Event* finish = nullptr;
   for (v1::Event& event : *batch.mutable_events()) {
     others.insert(event.line());
@@ -68,7 +68,7 @@ void RunPower::AddStep(const Step& step) {
   ++steps_;
   const std::optional<double> before = std::exchange(last_step_, step.time);
   if (steps_ <= warmup_) return;
-  // Without a time of its own, a step has lasted since the event of the step before.
+  // If a step reports no duration, it has lasted since the event of the previous step.
   if (step.seconds) {
     AddSpan(step.time - *step.seconds, step.time);
   } else if (before || start_) {

@@ -17,8 +17,9 @@ class RunPower {
   RunPower(const v1::RunSpec& spec, std::shared_ptr<const PowerHistory> history);
 
   const std::shared_ptr<const PowerHistory>& history() const { return history_; }
-  // To be called with all batches of one rank in the order of their lines, before they are sent. A batch that is sent again may be
-  // passed again. Adds metrics to the batch's finish event, unless the rank has reported metrics of these names.
+  // Must be called with all batches of one rank in the order of their lines, before they are sent. A batch
+  // that is sent again may be passed again. Adds metrics to the batch's finish event, unless the rank has
+  // reported metrics of these names.
   void Observe(v1::EventBatch& batch);
 
  private:
@@ -38,7 +39,7 @@ class RunPower {
   int64_t steps_ = 0, measured_ = 0;
   std::optional<double> start_, last_step_;  // times of events
   double seconds_ = 0;
-  PowerValues sums_ = {};  // over the measured window
+  PowerValues sums_ = {};  // sums over the measured window
   std::optional<std::map<std::string, double>> results_;
 };
 

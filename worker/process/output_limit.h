@@ -18,8 +18,8 @@ class OutputLimit {
   ~OutputLimit() { loop_.Cancel(timer_); }
   OutputLimit(const OutputLimit&) = delete;
 
-  // Starts to check `paths`. Writers must use O_APPEND. Files that do not exist (yet) or are not regular files are
-  // skipped.
+  // Starts to check `paths`. Writers must use O_APPEND. Files that do not exist (yet) or are not regular
+  // files are skipped.
   void Watch(std::vector<std::string> paths);
   // Checks the files a last time and stops.
   void Finish();

@@ -59,7 +59,7 @@ SpawnerProcesses::~SpawnerProcesses() {
   while (waitpid(spawner_.pid, &status, WUNTRACED) < 0 ? errno == EINTR : WIFSTOPPED(status)) {
     if (WIFSTOPPED(status)) kill(spawner_.pid, ++stops < kMaxStops ? SIGCONT : SIGKILL);
   }
-  KillAllDescendants();  // processes are left only if the spawner died
+  KillAllDescendants();  // there are remaining processes only if the spawner died
 }
 
 uint64_t SpawnerProcesses::Start(const Job& job, Started started, Ended ended) {
@@ -86,8 +86,8 @@ void SpawnerProcesses::Stop(uint64_t id, absl::Duration grace) {
   Send(FrameWriter(Wire::kStop).Put(id).Put(absl::ToDoubleSeconds(grace)).Finish());
 }
 
-// Continues the spawner if a rank has stopped it by SIGSTOP. A spawner that is stopped again and again cannot end its
-// jobs, so it is killed; Receive then notices that it is lost.
+// Continues the spawner if a rank has stopped it by SIGSTOP. A spawner that is stopped repeatedly cannot end
+// its jobs, so it is killed; Receive then detects that it is lost.
 void SpawnerProcesses::Check() {
   check_timer_ = jobs_.empty() ? 0 : loop_.After(kCheckPeriod, [this] { Check(); });
   siginfo_t info{};
@@ -100,7 +100,7 @@ void SpawnerProcesses::Send(const std::string& frame) {
   for (size_t at = 0; at < frame.size();) {
     const ssize_t sent = send(spawner_.socket, frame.data() + at, frame.size() - at, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return;  // the spawner is gone; Receive notices that too
+    if (sent < 0) return;  // the spawner has ended, which Receive detects too
     at += sent;
   }
 }

@@ -38,7 +38,8 @@ struct Job {
 };
 
 struct JobResult {
-  int exit_status = 0;   // of the first command that failed: 1 to 255, or 128 + signal; 0 if none did
+  // Status of the first command that failed: 1 to 255, or 128 + signal; 0 if none failed.
+  int exit_status = 0;
   int failed = -1;       // index of that command; -1 if none failed
   bool stopped = false;  // Stop was called before the job ended
 };
@@ -55,7 +56,8 @@ class Processes {
   virtual ~Processes() = default;
   // Starts all commands of the job, or none. Returns the job's id, which is never 0.
   virtual uint64_t Start(const Job& job, Started started, Ended ended) = 0;
-  // Sends SIGUSR1 to every process of the job: its time ends soon. Ignores a job that has ended.
+  // Sends SIGUSR1 to every process of the job, to announce that its time ends soon. Ignores a job
+  // that has ended.
   virtual void Notify(uint64_t id) = 0;
   // Sends SIGTERM to every process of the job, and SIGKILL to the remaining ones after `grace`. A second call
   // may shorten the grace. Ignores a job that has ended.
@@ -77,8 +79,8 @@ void CloseInheritedOnExec();
 // Errors are those of the system calls.
 absl::StatusOr<SpawnerHandle> ForkSpawner();
 
-// The worker's side of the connection. Calls `lost` once if the spawner dies; the worker cannot
-// continue without it. Continues a spawner that a rank has stopped by SIGSTOP; one that is stopped again and again
+// The worker's side of the connection. Calls `lost` once if the spawner dies; the worker cannot continue
+// without it. Continues a spawner that a rank has stopped by SIGSTOP; a spawner that is stopped repeatedly
 // counts as dead.
 class SpawnerProcesses final : public Processes {
  public:

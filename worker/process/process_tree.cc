@@ -28,7 +28,7 @@ std::string ReadProc(const char* path, size_t limit = 1 << 20) {
   return text;
 }
 
-// Returns false if the process is gone or a zombie.
+// Returns false if the process has ended or is a zombie.
 bool ReadProcess(pid_t pid, ProcessInfo* info) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);

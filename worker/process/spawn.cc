@@ -128,8 +128,8 @@ pid_t Spawn(const Command& command, std::string* error) {
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
-  // As vfork: it copies no page tables, and the parent sleeps until exec, after which the plan
-  // holds the result.
+  // Like vfork, this copies no page tables, and the parent sleeps until the child has executed the program or
+  // has failed. Then `plan` holds the result.
   const pid_t pid =
       clone(RunChild, static_cast<char*>(stack) + kStackBytes, CLONE_VM | CLONE_VFORK | SIGCHLD, &plan);
   const int clone_error = errno;

@@ -131,7 +131,7 @@ class Spawner {
       job.sessions.insert(pid);
     }
     if (!error.empty()) {
-      // All or nothing: the commands started so far become orphans and are killed.
+      // A job starts all of its commands or none. Kill the commands started so far, which are now orphans.
       for (const auto& [pid, index] : job.alive) kill(pid, SIGKILL);
       Send(FrameWriter(Wire::kFailed).Put(id).Put(error).Finish());
       return;
@@ -218,7 +218,8 @@ class Spawner {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       RunningJob& job = it->second;
       if (job.alive.empty() && (!orphans || MembersOf(job).empty())) {
-        Reap();  // its last processes may be zombies; nothing of it is left when its end is reported
+        // The last processes of a job may be zombies; remove them before the end of the job is reported.
+        Reap();
         Send(FrameWriter(Wire::kEnded)
                  .Put(it->first)
                  .Put(static_cast<int32_t>(job.exit_status))

@@ -63,7 +63,7 @@ void DieWithLauncher() {
 }
 
 void PreferHugePages(char** argv) {
-  // A value set by the user stays.
+  // Do not replace a value that the user has set.
   if (std::getenv(kMallocTunables) != nullptr || setenv(kMallocTunables, kHugePages, 1) != 0) return;
   // Execute the real path; /proc/self/exe would name the process "exe". If this fails, training
   // is only slower.

@@ -1,4 +1,4 @@
-// Tensors with their names, in an order.
+// An ordered list of tensors with names.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline std::vector<bool> FlagsIn(const at::Tensor& bytes) {
   return std::vector<bool>(first, first + bytes.numel());
 }
 
-// Returns the tensors whose names begin with `prefix`, without it.
+// Returns the tensors whose names begin with `prefix`, and removes it from the names.
 inline NamedTensors Below(const NamedTensors& tensors, std::string_view prefix) {
   NamedTensors below;
   for (const auto& [name, tensor] : tensors) {

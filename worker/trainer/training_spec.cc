@@ -96,7 +96,7 @@ class FieldReader {
   }
 
   void CheckRange(const RunParameter& parameter, double number, const json& value) const {
-    // Whole numbers without a range in the table may use all 64 bits.
+    // The table has no range for some integers. They may have any value of 64 bits.
     if (ValuesText(parameter).empty() || (number >= parameter.min && number <= parameter.max)) return;
     Fail(parameter.name,
          absl::StrCat("must be between ", ShowNumber(parameter.min), " and ", ShowNumber(parameter.max),

@@ -9,16 +9,16 @@
 
 namespace scalelab::trainer {
 
-// The default of lists and maps: empty.
+// The default value of lists and maps. It converts to an empty one.
 struct NoDefaultValue {
   template <class T>
-  operator T() const {  // NOLINT(google-explicit-constructor): members are initialised with it
+  operator T() const {  // NOLINT(google-explicit-constructor): an initialiser of members
     return {};
   }
 };
 
-// One member per row of catalog/run_parameters.def, which has the meaning and the unit of each. Batches: after parsing,
-// global_batch == batch_per_rank * ranks.
+// Has one member for each row of catalog/run_parameters.def, which describes its meaning and its unit. After
+// parsing, global_batch == batch_per_rank * ranks.
 struct TrainingSpec {
  private:
   using String = std::string;
@@ -36,9 +36,10 @@ struct TrainingSpec {
 #undef PARAMETER
 };
 
-// Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings). Unknown fields are ignored,
-// missing fields and empty strings keep the default. A batch that is missing follows from the other one; without both
-// batch_per_rank is 128. Throws TrainerError that names `source`, the field and its value.
+// Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings). Unknown fields
+// are ignored. Missing fields and empty strings have the default value. If one of global_batch and
+// batch_per_rank is missing, it is computed from the other one. If both are missing, batch_per_rank is 128.
+// Throws TrainerError that names `source`, the field and its value.
 TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& source);
 TrainingSpec ReadTrainingSpec(const std::string& path);
 

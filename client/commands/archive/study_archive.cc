@@ -19,7 +19,7 @@ struct StudyArchiveOptions {
   std::string study, file;
 };
 
-// A new file, which gets its name when it is complete.
+// A temporary file that is renamed to its final name when it is complete.
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {}

@@ -1,11 +1,11 @@
-// Advises on the number of ranks: where does it stop paying? Pure.
+// Advises up to which number of ranks more ranks are worth their price. Pure functions.
 //
 // All figures are monotone functions of S, the ratio of the throughputs of two world sizes. The ends of the interval of a
 // figure are therefore its values at the ends of the interval of S:
 //   gain of a doubling   S^(1 / log2(q / p)) - 1 from p to q ranks; 1 is ideal
 //   cost                 q hours(q) price
-//   price of an hour     ((q - p) S / (S - 1) - q) price: what each hour that q ranks save costs more than p ranks do;
-//                        undefined where the interval of S contains 1
+//   price of an hour     ((q - p) S / (S - 1) - q) price: the additional cost for each hour that q ranks save
+//                        compared with p ranks; undefined where the interval of S contains 1
 #pragma once
 
 #include <vector>
@@ -24,10 +24,11 @@ struct AdviceOptions {
 
 // Returns the advice for each series of a study.
 //
-// From the smallest world size on, each step to the next one pays if the gain of a doubling is at least `min_gain`: certainly
-// if the whole interval is, certainly not if the whole interval is below. The recommended size is the last one before a step
-// that does not pay; if it misses the deadline, the smallest larger one that meets it. While steps are undecided, the sizes
-// that could be right are candidates.
+// From the smallest world size on, each step to the next one pays if the gain of a doubling is at least
+// `min_gain`: certainly if the whole interval is at least `min_gain`, certainly not if the whole interval
+// is below it. The recommended size is the last one before a step that does not pay; if it misses the
+// deadline, the smallest larger one that meets it. While steps are undecided, the sizes that could be
+// right are candidates.
 std::vector<scalelab::v1::Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options);
 
 }  // namespace scalelab::server

@@ -1,4 +1,4 @@
-// Compares whole studies with each other at equal values of all axes. Pure.
+// Compares whole studies with each other at equal values of all axes. The functions are pure.
 //
 // The repeats of two studies are independent samples, with noise of their own. The interval of the effect is therefore Welch's
 // (Biometrika 34, 1947) for the logarithms, and with several studies that of Games and Howell (Journal of Educational
@@ -13,9 +13,10 @@
 
 namespace scalelab::server {
 
-// Compares the studies by their names. Axes that have one value in each study do not separate cells, even if the value differs;
-// a note lists every parameter in which compared cells differ. Cells on different hardware or software are compared, with a
-// note. `equivalent` is a relative difference; 0: no test of equivalence.
+// Compares the studies by their names. An axis that has only one value in each study is ignored, even if its
+// values differ between the studies. A note lists every parameter in which compared cells differ. Cells on
+// different hardware or software are compared, with a note. `equivalent` is a relative difference; 0: no
+// test of equivalence.
 scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRows>& studies,
                                                        double equivalent);
 

@@ -18,7 +18,7 @@ namespace {
 using scalelab::v1::CurvePoint;
 using scalelab::v1::TimeToTarget;
 
-// A run that succeeded, and the times of its ranks; null if there are none.
+// A run that succeeded, with the times of its ranks; null if the ranks have not reported them.
 struct Repeat {
   const db::CurveRow* row;
   const db::RunTimes* times;
@@ -41,7 +41,7 @@ class RepeatFinder {
   std::vector<Repeat> Succeeded(size_t cell, const std::string& fingerprint) const {
     std::vector<Repeat> repeats;
     repeats.reserve(ranges_[cell].size());
-    auto next = times_.end();  // most often the times follow those of the row before
+    auto next = times_.end();  // the times usually follow those of the previous row
     for (const db::CurveRow& row : ranges_[cell]) {
       if (row.state != db::RunState::kSucceeded || row.fingerprint != fingerprint) continue;
       if (next == times_.end() || next->run_id != row.run_id)
@@ -89,7 +89,7 @@ std::vector<GradientNorms> NormsOf(const std::vector<Repeat>& repeats) {
   return norms;
 }
 
-// Returns whether any cell can have a target. It saves making the specification of every cell.
+// Returns whether any cell can have a target. If not, the specifications of the cells need not be made.
 bool HasTargets(const CellValues& values) {
   if (values.common().target_accuracy() > 0) return true;
   for (int number = 1; number <= values.size(); ++number) {

@@ -1,5 +1,5 @@
-// Adds to a curve what explains its points: factors of the efficiency, the time to the target accuracy, and the noise of
-// the gradients.
+// Adds the explanations of its points to a curve: factors of the efficiency, the time to the target accuracy,
+// and the noise of the gradients.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace scalelab::server {
 
-// What the points are computed from. All vectors are those that were passed to MakeCurve.
+// The input of the explanations. The vectors are those that were passed to MakeCurve.
 struct ExplainedRows {
   const std::vector<db::CellRow>& cells;
   const CellList& parameters;
@@ -22,8 +22,8 @@ struct ExplainedRows {
 // Sets time_to_target of all points whose cells have a target. Needs no times.
 void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse& curve);
 
-// Sets factors and gradient_noise of all points with results, and the samples of time_to_target, from the times of ranks, ordered by
-// run.
+// Sets factors and gradient_noise of all points with results, and the samples of time_to_target, from the
+// times of ranks, ordered by run.
 void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve);
 

@@ -10,7 +10,8 @@ namespace {
 
 using scalelab::v1::Estimate;
 
-// Progress per sample: rises with the noise scale, so the ends of its interval give those of the result.
+// Computes the progress per sample. It increases with the noise scale, so the ends of its interval are the
+// values at the ends of the noise scale's interval.
 double Efficiency(double noise_scale, double batch) { return noise_scale / (noise_scale + batch); }
 
 Estimate EfficiencyOf(const Estimate& noise_scale, double batch) {

@@ -1,5 +1,5 @@
-// The simple noise scale of gradients, which estimates the critical batch (McCandlish et al. 2018, arXiv 1812.06162,
-// appendix A.1), and what follows for the use of a batch.
+// The simple noise scale of gradients, which estimates the critical batch (McCandlish et al. 2018, arXiv
+// 1812.06162, appendix A.1), and the efficiency of a batch that follows from it.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ namespace scalelab::server {
 
 // Squared norms of gradients, means over the steps of a repeat.
 struct GradientNorms {
-  double of_rank = 0;  // of a rank's gradient, mean over ranks
-  double of_mean = 0;  // of the mean of the ranks' gradients
+  double of_rank = 0;  // squared norm of a rank's gradient, mean over ranks
+  double of_mean = 0;  // squared norm of the mean of the ranks' gradients
 };
 
 // Estimates the noise scale of a point with `ranks` ranks and `global_batch` samples per step. `throughput` may be null.

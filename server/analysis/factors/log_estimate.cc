@@ -35,7 +35,8 @@ std::optional<RatioInterval> FiellerInterval(const std::vector<double>& numerato
     ab += (numerator[i] - a) * (denominator[i] - b);
     bb += (denominator[i] - b) * (denominator[i] - b);
   }
-  // The ratios r with (a - r b)^2 <= t^2 (v_aa - 2 r v_ab + r^2 v_bb), where v are variances of means.
+  // The set contains the ratios r with (a - r b)^2 <= t^2 (v_aa - 2 r v_ab + r^2 v_bb), where v are the
+  // variances and the covariance of the means.
   const double t = critical.T(n - 1), scale = t * t / (n * (n - 1));
   const double square = b * b - scale * bb, linear = a * b - scale * ab, constant = a * a - scale * aa;
   const double discriminant = linear * linear - square * constant;

@@ -15,7 +15,7 @@ namespace {
 
 using scalelab::v1::SlowestPart;
 
-// The time of the exact solution grows with the cube of the number of units.
+// Maximum number of units, because the time of the exact solution grows with the cube of this number.
 constexpr int kMostUnequalUnits = 200;
 
 // A symmetric matrix by rows.
@@ -24,8 +24,8 @@ class Matrix {
   explicit Matrix(int size) : size_(size), cells_(static_cast<size_t>(size) * size) {}
   double& at(int row, int column) { return cells_[static_cast<size_t>(row) * size_ + column]; }
   int size() const { return size_; }
-  // Replaces the matrix, which is symmetric and not negative definite, by its inverse (Gauss-Jordan). Returns false if it is
-  // singular.
+  // Replaces the matrix, which is symmetric and not negative definite, by its inverse (Gauss-Jordan). Returns
+  // false if it is singular.
   bool Invert();
 
  private:
@@ -55,7 +55,7 @@ struct Effects {
   std::vector<double> effect, variance;
 };
 
-// The values of each repeat.
+// The values, grouped by repeat.
 using Repeats = std::vector<std::span<const UnitValue>>;
 
 // `values` must be ordered by repeat.
@@ -215,7 +215,7 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
     const std::vector<std::string> nodes = NodesByRank(*parts.times);
     for (size_t rank = 0; rank < nodes.size(); ++rank)
       logs[nodes[rank]].push_back(std::log(WorkOf(parts.times->ranks[static_cast<size_t>(rank)])));
-    if (logs.size() < 2) continue;  // says nothing about differences between nodes
+    if (logs.size() < 2) continue;  // a repeat on one node does not compare nodes
     for (const auto& [name, of_node] : logs) {
       const auto [number, added] = numbers.try_emplace(name, static_cast<int>(names.size()));
       if (added) names.push_back(name);

@@ -69,7 +69,8 @@ void AddComputation(const StepCell& point, const StepCell& base, const CriticalV
     computation.set_median(computation.mean());
   }
   Estimate product = ratios.empty() ? Estimate() : EstimateGeometricMean(products, critical, kNoLimit);
-  // With missing repeats the two ways to compute the product differ a little: the factors must multiply to it.
+  // If repeats are missing, the mean of the products differs a little from the product of the means. Use the
+  // latter, so that the shown factors multiply to the shown product.
   const double mean = factors.product().mean() * computation.mean();
   if (product.has_low()) product.set_low(product.low() * mean / product.mean());
   if (product.has_high()) product.set_high(product.high() * mean / product.mean());

@@ -32,13 +32,13 @@ struct StepParts {
 // Returns the seconds that a rank computes in a step.
 double WorkOf(const db::RunTimes::Rank& rank);
 
-// Returns nothing if the ranks have no times, or times that cannot be.
+// Returns nothing if the ranks have no times, or impossible times.
 std::optional<StepParts> PartsOf(const db::RunTimes& times, int repeat);
 
 // The repeats of a cell, by repeat.
 struct StepCell {
   int ranks = 0;
-  double samples = 0;  // of a step over all ranks
+  double samples = 0;  // samples of a step over all ranks
   std::vector<StepParts> repeats;
 };
 

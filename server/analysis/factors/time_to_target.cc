@@ -10,7 +10,7 @@ namespace scalelab::server {
 namespace {
 
 constexpr size_t kFewestRepeats = 3;
-// A ratio of samples below this is too good to be noise.
+// A smaller ratio of samples cannot be explained by noise.
 constexpr double kSuspicious = 0.9;
 
 // Returns the mean without the smallest and the largest value. A value that is absent is larger than all others; nothing if

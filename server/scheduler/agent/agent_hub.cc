@@ -9,11 +9,12 @@
 namespace scalelab::server {
 namespace {
 
-// Time for the way to the agent and back, in addition to the time limit of a request.
+// Time for sending a request and its answer, in addition to the time limit of the request.
 constexpr absl::Duration kMargin = absl::Seconds(5);
 // Time limit of a read. Reads of a filesystem that hangs block threads of the service.
 constexpr absl::Duration kReadTimeout = absl::Seconds(10);
-// Limit of the requests that wait for one agent: its scheduler makes one, readers of logs the others.
+// Maximum number of requests that wait for one agent. The scheduler makes one at a time; the others come from
+// readers of logs.
 constexpr size_t kMaxWaiting = 16;
 
 absl::Status Missing(const std::string& user) {
@@ -97,7 +98,8 @@ absl::StatusOr<CommandResult> AgentHub::Ask(const std::string& user, const Agent
   it->second.stream->Send(id, request);
   if (mutex_.AwaitWithTimeout(absl::Condition(&waiting->over), request.timeout + kMargin))
     return std::move(waiting->result);
-  const auto now = agents_.find(user);  // still the same stream: otherwise the request would be over
+  // The stream is still the same, because the end of a stream ends its requests.
+  const auto now = agents_.find(user);
   spdlog::warn("the agent of {} has not answered in time", user);
   now->second.stream->End(absl::DeadlineExceededError("the agent has not answered in time"));
   Lose(now->second, absl::StrCat("the agent of ", user, " has not answered in time"));

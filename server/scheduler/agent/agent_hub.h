@@ -16,7 +16,7 @@
 
 namespace scalelab::server {
 
-// What an agent is asked for: a program to run, or a part of a file.
+// A request to an agent: to run a program, or to read a part of a file.
 struct AgentRequest {
   std::vector<std::string> argv;  // empty: read a file
   std::string input;
@@ -46,8 +46,8 @@ class AgentHub {
   void Connect(const std::string& user, std::shared_ptr<AgentStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets the stream, if it is still the agent of the user. The outcome of its requests is unknown.
   void Disconnect(const std::string& user, const AgentStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes an answer of the stream. Ignores one that nobody waits for. An error means that the agent has refused the
-  // request.
+  // Passes an answer of the stream to the call that waits for it. Ignores the answer if no call waits for it.
+  // An error means that the agent has refused the request.
   void Answer(const std::string& user, const AgentStream* stream, int64_t id,
               absl::StatusOr<CommandResult> result) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -58,8 +58,8 @@ class AgentHub {
   // it may execute the request later; it may connect again. RESOURCE_EXHAUSTED if too many requests wait for it.
   absl::StatusOr<CommandResult> Ask(const std::string& user, const AgentRequest& request)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reads at most `length` bytes of a file in a directory of the user's jobs, as Ask; nothing at its end. NOT_FOUND if
-  // there is no such file.
+  // Reads at most `length` bytes of a file in a directory of the user's jobs, with Ask. Returns no bytes at
+  // the end of the file. NOT_FOUND if there is no such file.
   absl::StatusOr<std::string> ReadFile(const std::string& user, const std::string& directory,
                                        const std::string& file, int64_t offset, int64_t length)
       ABSL_LOCKS_EXCLUDED(mutex_);

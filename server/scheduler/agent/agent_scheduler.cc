@@ -28,7 +28,7 @@ JobStatus NeverSubmitted(const std::string& token) {
   return status;
 }
 
-// Returns the code of Scheduler::Submit for an agent that is away.
+// Returns the status of Scheduler::Submit if the agent is not connected.
 absl::Status AsUnavailable(const absl::Status& status) {
   return status.ok() ? status : absl::UnavailableError(status.message());
 }
@@ -57,7 +57,7 @@ class QueryRunner final : public CommandRunner {
   CommandRunner& agent_;
 };
 
-// A user with jobs. The lane uses everything else.
+// A user with jobs. The lane's thread uses the other members.
 struct User {
   User(AgentHub& hub, const std::string& its_name, uid_t its_uid, SlurmSite& site, CommandRunner& here,
        absl::Duration timeout, SlurmJobs::Options options)
@@ -158,7 +158,7 @@ absl::StatusOr<std::string> AgentScheduler::Submit(const JobRequest& request) {
     return absl::UnavailableError(
         absl::StrCat("the agent of ", user.name, " has not answered an earlier command yet"));
   }
-  // Shared with the lane, whose work may outlast this call.
+  // The result is shared with the lane, because the work of the lane may take longer than this call.
   const auto id = std::make_shared<absl::StatusOr<std::string>>(absl::UnknownError(""));
   user.lane.Start([&jobs = user.jobs, request, id] { *id = jobs.Submit(request); });
   if (user.lane.WaitIdle(absl::Now() + options_.patience)) return *id;
@@ -167,7 +167,7 @@ absl::StatusOr<std::string> AgentScheduler::Submit(const JobRequest& request) {
                                              "; the job is submitted when it answers"));
 }
 
-// Asks for the jobs of all these users with one query.
+// Queries the jobs of all these users with one squeue.
 absl::StatusOr<std::map<uid_t, Queue>> AgentScheduler::QueryAll(const Tokens& tokens) {
   std::vector<uid_t> uids;
   for (const auto& [user, unused] : tokens) uids.push_back(user->uid);
@@ -183,8 +183,8 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
   if (!site_.known()) site_.RecordAnswer(site_.View().status());
   absl::StatusOr<Tokens> by_user = ByUser(tokens);
   if (!by_user.ok()) return by_user.status();
-  // Only this thread starts work, so that an idle lane stays idle. The jobs of a busy one are left out, because an answer
-  // of squeue must be used at once: later, it would count as a newer one.
+  // Only this thread starts work, so an idle lane stays idle. Leave out the jobs of busy lanes: an answer of
+  // squeue must be used at once, because later it would count as newer than it is.
   std::erase_if(*by_user, [](const auto& entry) { return !entry.first->lane.idle(); });
   const bool shared = !site_.private_jobs();
   absl::StatusOr<std::map<uid_t, Queue>> queues = std::map<uid_t, Queue>();
@@ -222,7 +222,7 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
   return statuses;
 }
 
-// Forgets the users of jobs that are polled no more.
+// Forgets the users of jobs that are no longer polled.
 void AgentScheduler::Forget(const std::vector<std::string>& polled) {
   if (user_of_.size() <= 2 * polled.size() + kRemembered) return;
   const std::set<std::string> kept(polled.begin(), polled.end());

@@ -18,7 +18,7 @@ class UserLane {
   UserLane& operator=(const UserLane&) = delete;
 
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Does `work` on the lane's thread. The lane must be idle.
+  // Calls `work` on the lane's thread. The lane must be idle.
   void Start(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until the lane is idle. Returns false if `deadline` passes first.
   bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);

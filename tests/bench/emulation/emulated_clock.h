@@ -1,4 +1,4 @@
-// Emulated time for coroutines. One thread runs them, one after the other.
+// A clock with emulated time for coroutines. One thread runs the coroutines, one after the other.
 #pragma once
 
 #include <time.h>
@@ -13,8 +13,9 @@ namespace scalelab::bench {
 
 class EmulatedClock {
  public:
-  // `dilation`: real seconds of an emulated one. Coroutines then really wait, and the time that they take themselves passes too.
-  // 0: virtual time, which advances as soon as all coroutines wait, so that it does not depend on the speed of the machine.
+  // `dilation`: the number of real seconds for an emulated second. The coroutines then really wait, and the
+  // time of their own work passes too. With 0, time is virtual: it advances as soon as all coroutines wait,
+  // so that it does not depend on the speed of the machine.
   explicit EmulatedClock(double dilation = 0) : dilation_(dilation), begin_(RealSeconds()) {}
 
   double now() const { return dilation_ > 0 ? (RealSeconds() - begin_) / dilation_ : now_; }
@@ -58,7 +59,8 @@ class EmulatedClock {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
   }
-  // A sleep ends some 50 us late, which is more than a message takes: the rest is a busy wait.
+  // A sleep ends about 50 us late, which is more than the time of a message. So sleep for a shorter time, and
+  // then wait in a busy loop.
   static void AwaitReal(double time) {
     constexpr double kBusy = 2e-4;
     if (const double wait = time - RealSeconds() - kBusy; wait > 0) {

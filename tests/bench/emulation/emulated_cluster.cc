@@ -45,7 +45,8 @@ void DrawNoise(EmulatedConfiguration& c, std::mt19937_64& random) {
   c.hiccups = c.noise == "hiccups" ? 0.002 : 0;
 }
 
-// Returns the seconds of a ring: 2 (p - 1) messages of a p-th of the bytes, in step with the slowest link.
+// Returns the seconds of a ring all-reduce: 2 (p - 1) messages, each with 1 / p of the bytes, at the speed of
+// the slowest link.
 double RingSeconds(const EmulatedConfiguration& c, int ranks, double bytes) {
   if (ranks == 1) return 0;
   const EmulatedLink& link = ranks > c.ranks_per_node ? c.between : c.within;
@@ -64,7 +65,7 @@ void AddStep(const EmulatedConfiguration& c, const std::vector<double>& compute,
   for (const EmulatedBucket& bucket : c.buckets) {
     const double share = kForward + (1 - kForward) * bucket.ready;
     const double start = std::max(end, slowest * share);
-    // A rank is in the all-reduce from when its own gradients are complete.
+    // The all-reduce of a rank begins when its own gradients are complete.
     for (const double seconds : compute) waiting += start - std::max(end, seconds * share);
     end = start + RingSeconds(c, ranks, bucket.bytes);
     sums.communication += end - start;
@@ -82,7 +83,8 @@ EmulatedConfiguration DrawConfiguration(std::mt19937_64& random) {
   EmulatedConfiguration c;
   c.strong = Uniform(random, 0, 1) < 0.5;
   c.ranks_per_node = OneOf(random, std::vector<int>{4, 8, 16, 64});
-  // Predictions across a node boundary that was not measured are refused.
+  // Choose sizes so that several nodes were measured if the target has several nodes, because other
+  // predictions are refused.
   const int most_nodes = c.ranks_per_node == 64 ? 1 : 64 / c.ranks_per_node;
   const int largest =
       c.ranks_per_node == 64 ? OneOf(random, std::vector<int>{4, 8, 16}) : std::min(32, 2 * c.ranks_per_node);
@@ -98,7 +100,8 @@ EmulatedConfiguration DrawConfiguration(std::mt19937_64& random) {
   c.buckets = DrawBuckets(random);
   double bytes = 0;
   for (const EmulatedBucket& bucket : c.buckets) bytes += bucket.bytes;
-  // Bandwidth such that communication takes 2% to 80% of the computation of the target, and latency a part of it.
+  // Choose the bandwidth so that communication takes 2% to 80% of the computation at the target size. Latency
+  // causes a part of the communication.
   const double share = LogUniform(random, 0.02, 0.8);
   c.between.seconds_per_byte = share * smallest_step / (2 * bytes);
   c.within.seconds_per_byte = c.between.seconds_per_byte / Uniform(random, 1, 6);

@@ -31,11 +31,11 @@ struct Detached {
   };
 };
 
-// What one rank measures in its steps after warm-up.
+// The measurements of one rank in its steps after warm-up.
 struct RankTimes {
   std::vector<double> steps;
   double compute = 0, exposed = 0, communication = 0;  // sums
-  std::vector<std::vector<double>> ready, reduce;      // by bucket; of rank 0
+  std::vector<std::vector<double>> ready, reduce;      // of rank 0, by bucket
   std::vector<double> backward;                        // of rank 0
 };
 
@@ -107,7 +107,7 @@ class Cluster {
               {gradients.begin() + Offset(numbers, out), gradients.begin() + Offset(numbers, out + 1)});
           const std::vector<float> received = co_await mailboxes_[rank]->Receive();
           float* at = gradients.data() + Offset(numbers, in);
-          const bool adds = message < ranks_ - 1;  // then it passes the sums on
+          const bool adds = message < ranks_ - 1;  // the later messages pass the sums on
           for (size_t k = 0; k < received.size(); ++k) at[k] = adds ? at[k] + received[k] : received[k];
         }
         CheckSums(gradients);
@@ -138,7 +138,7 @@ class Cluster {
   std::mt19937_64& random_;
   std::normal_distribution<double> normal_;
   std::uniform_real_distribution<double> uniform_;
-  std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // of what each rank receives
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // the messages that each rank receives
   std::vector<TokenBucket> own_links_, node_links_;
   std::vector<RankTimes> times_;
 };
@@ -149,8 +149,9 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
-// Returns the real seconds of an emulated one: `slack` times the processor time that the same run takes in virtual time, and no less
-// than kLeastStep for a step, of which the clock of the machine is a small part.
+// Returns the number of real seconds for an emulated second. The run then takes `slack` times the processor
+// time that it takes in virtual time, and a step takes at least kLeastStep, so that the precision of the
+// machine's clock does not matter.
 double DilationFor(const EmulatedConfiguration& c, const NetworkNoise& network, int ranks, double usual,
                    std::mt19937_64 random, double slack) {
   constexpr double kLeastStep = 0.005;

@@ -15,7 +15,7 @@ namespace scalelab::bench {
 class TokenBucket {
  public:
   TokenBucket(double seconds_per_byte, double burst) : seconds_per_byte_(seconds_per_byte), burst_(burst) {}
-  // Returns when the last of `bytes` has passed that a sender has from `now` on.
+  // Returns the time when the last of `bytes` has passed, if the sender begins at `now`.
   double Pass(double now, double bytes) {
     full_at_ = std::max(full_at_, now) + bytes * seconds_per_byte_;
     return std::max(now, full_at_ - burst_ * seconds_per_byte_);
@@ -26,12 +26,12 @@ class TokenBucket {
   double full_at_ = 0;  // when the bucket is full again
 };
 
-// What one sender has sent to one receiver, in order.
+// The messages of one sender to one receiver, in order.
 class Mailbox {
  public:
   explicit Mailbox(EmulatedClock& clock) : clock_(clock) {}
 
-  // Delivers `data` at `arrival`, not before what was sent earlier.
+  // Delivers `data` at `arrival`, but not before earlier messages.
   void Send(double arrival, std::vector<float> data) {
     last_ = std::max(last_, arrival);
     messages_.emplace_back(last_, std::move(data));

@@ -17,8 +17,8 @@ MODEL = "resnet20"  # resnet8 learns too little in ten steps
 
 # Parameters with which an engine computes the same steps as native/ddp.
 MORE = {"pytorch/local-sgd": {"local_steps": 1}, "pytorch/powersgd": {"compression_start_step": 100}}
-# Engines whose batch normalisation uses different samples than native/ddp. They are compared with the native engine of their
-# kind.
+# Engines whose batch normalisation uses different samples than native/ddp. They are compared with the native engine
+# of their kind.
 SAME_KIND = {"pytorch/pipeline": ("native/pipeline", {"accumulation_steps": 4})}
 
 ENGINE = run.ENGINE

@@ -12,14 +12,16 @@ ENGINE = run.ENGINE
 RANKS = 3 if ENGINE == "pytorch/ddp" else 2
 # Processes of the run; one process may have several replicas.
 PROCESSES = 1 if run.ENGINES[ENGINE].one_process else RANKS
-# The rank that receives signals, whose file is damaged. Rank 0 of mxnet/kvstore also has the processes of the parameter server.
+# The rank that receives the signals, and whose file is damaged. It is not rank 0 of mxnet/kvstore, which also runs
+# the processes of the parameter server.
 CHOSEN = 0 if PROCESSES == 1 or ENGINE == "mxnet/kvstore" else 1
 STEPS, EVERY = 8, 3
 FIELDS = {
     "model": "resnet8", "dataset": "synthetic", "image_size": 16, "train_samples": "60", "global_batch": 12, "epochs": 2,
     "learning_rate": 0.05, "lr_schedule": "cosine", "max_steps": str(STEPS), "checkpoint_every_steps": EVERY, "warmup_steps": 1,
     "seed": "-7000000000",  # Keras accepts no such seed
-    # Parameters with which an engine's strategy begins before the first checkpoint.
+    # With these parameters, an engine's strategy (compression, local steps, parts) is in use before the first
+    # checkpoint is written.
     **({"powersgd_rank": 1} if ENGINE == "pytorch/powersgd" else {}),
     **({"local_steps": 4, "local_start_step": 1} if ENGINE == "pytorch/local-sgd" else {}),
     **({"accumulation_steps": 2} if ENGINE == "pytorch/pipeline" else {}),

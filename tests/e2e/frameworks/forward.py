@@ -11,8 +11,8 @@ import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "worker", "adapters"))
 
-# Side length of the images. Small images also test how odd sizes are rounded. Inception's auxiliary head needs images of the
-# usual size.
+# Side length of the images. Small images also test how odd sizes are rounded. Inception's auxiliary head needs images
+# of the usual size.
 SIDES = {"alexnet": 96, "vgg16": 48, "inception_v3": 299}
 CLASSES = 10
 
@@ -65,8 +65,8 @@ def keras_outputs(backend, name, images, weights):
         value = variable.numpy() if backend == "keras2" else keras.ops.convert_to_numpy(variable)
         assert (network.to_native(key, value) == weights.pop(key)).all(), f"{key} does not come back as it went"
     assert not weights, f"the Keras model has no {list(weights)}"
-    # A call computes one layer after another. predict_on_batch would compile the model first, which takes minutes for deep
-    # models.
+    # A call computes one layer after another. predict_on_batch would compile the model first, which takes minutes
+    # for deep models.
     outputs = network.model(images if layout == "NCHW" else images.transpose(0, 2, 3, 1), training=False)
     outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     return [output.numpy() if backend == "keras2" else keras.ops.convert_to_numpy(output) for output in outputs]

@@ -87,7 +87,7 @@ def serve(engine_class):
                         events.unregister(connection)
                     connection.close()
                     os.close(ended)
-                    break  # the other events of this rank are gone
+                    break  # there are no further events of this rank
 
 
 def status_of(pid):

@@ -12,7 +12,7 @@ import run
 # Tolerances relative to a loss in single precision, in each step. Numbers in bfloat16 have a relative error of up
 # to 2^-8, in float16 of up to 2^-11. Measured: 2.7e-3 and 7e-4.
 TOLERANCE = {"amp-bf16": 3e-2, "amp-fp16": 5e-3}
-# Losses of reduced precision differ by more than this from those of single precision. A smaller difference would mean that the
+# Minimum difference between the losses of reduced and single precision. A smaller difference would mean that the
 # reduced precision was not used.
 ROUNDED = 1e-6
 # Engines that support float16 on CPUs. PyTorch 1.13 and MXNet do not.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A finished study as one file for other people, checked without a server, and brought into another service.
+# Writes a finished study to one file for other people, checks the file without a server, and imports it into another service.
 scalelab study init scaling
 scalelab study submit scaling.yaml --set fixed.train_samples=512 --set fixed.image_size=8
 scalelab study wait last

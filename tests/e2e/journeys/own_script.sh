@@ -1,5 +1,5 @@
 #!/bin/bash
-# An own PyTorch script with a swept dropout on 2 ranks, from an empty directory to a figure with learning curves.
+# Runs the user's own PyTorch script with several values of dropout on 2 ranks, from an empty directory to a figure with learning curves.
 scalelab study init script
 scalelab study submit script.yaml --set matrix.ranks=[2]
 scalelab study wait last

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two studies compared: a LaTeX table with intervals, and one picture.
+# Compares two studies: writes a LaTeX table with intervals, and a picture.
 scalelab study init scaling
 scalelab study submit scaling.yaml --set study=small-batch --set fixed.train_samples=512 --set fixed.image_size=8
 scalelab study submit scaling.yaml --set study=large-batch --set fixed.train_samples=512 --set fixed.image_size=8 --set scaling.global_batch=128

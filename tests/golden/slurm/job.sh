@@ -28,8 +28,7 @@ fi
 
 token='0fa81c97-b28a-48c9-afce-94e87bf04c0e'
 worker=('/opt/scalelab/bin/scalelab-worker' --server 'login1:50051' --launcher srun --allocation "$token")
-# The worker step ignores the task layout above: it uses whole nodes and shares them with the steps of
-# the ranks.
+# The worker step ignores the task layout above: it uses whole nodes and shares them with the ranks' steps.
 unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS \
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
   SLURM_DISTRIBUTION

@@ -1,4 +1,5 @@
-// The recipe in Python (worker/adapters/scalelab) against that of the native trainer: the same bytes.
+// Compares the recipe in Python (worker/adapters/scalelab) with that of the native trainer. Both must compute
+// the same bytes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -42,7 +43,7 @@ class Recipe : public testing::Test {
   }
   ~Recipe() override { std::filesystem::remove_all(dir_); }
 
-  // Every number that either makes of the specification, on each of its ranks.
+  // Compares every number that the two implementations compute from the specification, on each rank.
   void Compare(const json& fields) {
     const TrainingSpec spec = ParseTrainingSpec(fields.dump(), "spec.json");
     std::ofstream(dir_ + "/spec.json") << fields;
@@ -113,7 +114,7 @@ TEST_F(Recipe, SyntheticImagesOfCifarsSize) {
 }
 
 TEST_F(Recipe, SyntheticImagesOfAnotherSizeWithoutAugmentation) {
-  // Neither rows nor images are whole words of the generator.
+  // The sizes of rows and images are not multiples of the size of the generator's words.
   Compare({{"dataset", "synthetic"},
            {"image_size", 37},
            {"classes", 13},

@@ -8,7 +8,7 @@ import fixture
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "deploy")
 PACKAGE = re.compile(r"([a-z0-9-]+)==([^ ]+) --hash=sha256:[0-9a-f]{64}\n")
-# Environment -> the packages that it must have.
+# Maps each environment to the packages that it must have.
 CUDA = {
     "pytorch2": {"torch", "torchvision", "keras", "triton", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cusolver"},
     "pytorch": {"cloudpickle", "psutil", "pyyaml"},

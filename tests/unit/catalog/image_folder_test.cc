@@ -68,7 +68,8 @@ TEST_F(ImageFolder, IsReadFromItsIndexAsLongAsThatIsNewer) {
   EXPECT_THAT(by_index, ElementsAre("0 train/a/1.png", "1 train/b/10.JPEG", "1 train/b/2.jpg"));
   EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->bytes(0), 1);
   EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->name(1), "10.JPEG");
-  // A file that the index lacks, in a directory that looks older, proves that the index was read.
+  // Add a file that the index lacks, and make its directory look older than the index. If the file is not
+  // listed, the index was read.
   Put("train/b/3.jpg");
   fs::last_write_time(dir_ + "/train/b", fs::file_time_type::clock::now() - std::chrono::hours(1));
   EXPECT_EQ(Names(), by_index);

@@ -84,7 +84,8 @@ TEST(RunParameters, HaveDefaultsThatTheyAllow) {
   }
 }
 
-// ParseTrainingSpec and SetDefaults use the position of a row; a default-filled specification shows that both agree.
+// ParseTrainingSpec and SetDefaults find a parameter by the position of its row. A specification with all
+// defaults shows that they use the same positions.
 TEST(RunParameters, FillASpecification) {
   v1::RunSpec spec;
   SetDefaults(&spec);

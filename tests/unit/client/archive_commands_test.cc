@@ -1,4 +1,4 @@
-// `study archive` and `study restore`.
+// Tests of `study archive` and `study restore`.
 #include "proto/status.h"
 #include "tests/unit/client/client_fixture.h"
 

@@ -1,4 +1,4 @@
-// Messages and exit codes when the client cannot reach the server or the server refuses a call, and the
+// Tests messages and exit codes when the client cannot reach the server or the server refuses a call, and the
 // parsing of the command line.
 #include <sys/stat.h>
 

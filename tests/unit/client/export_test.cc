@@ -1,4 +1,5 @@
-// `study export` and `study get`; tests/python/test_export.py compares exported values with those of the Python client.
+// Tests of `study export` and `study get`. tests/python/test_export.py compares exported values with those of
+// the Python client.
 #include <sqlite3.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Encrypted connections: certificates that are unknown, accepted, changed or wrong.
+// Tests of encrypted connections with certificates that are unknown, accepted, changed or wrong.
 #include <sys/stat.h>
 
 #include "client/session/session_token.h"
@@ -115,7 +115,7 @@ TEST_F(LoginTest, AStoredSessionTokenOfOthersIsIgnored) {
   EXPECT_EQ(StoredSession("host:1", now).secret, "") << "others could have read it";
 }
 
-// Gives tokens for credentials that contain its challenge.
+// A fake AuthService that issues session tokens for credentials that contain its challenge.
 class FakeLogins final : public scalelab::v1::AuthService::Service {
  public:
   explicit FakeLogins(const std::string& socket) : munge_(socket) {

@@ -1,4 +1,4 @@
-// What helps at the beginning: templates, followed logs, errors as JSON, completion, progress of runs.
+// Tests of features for new users: templates, followed logs, errors as JSON, completion, progress of runs.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -115,7 +115,8 @@ TEST_F(NewUser, ValidationAnswersInJson) {
   EXPECT_THAT(invalid["problems"][0].get<std::string>(), HasSubstr("bad.yaml:2:"));
 }
 
-// Sources the script in bash, and returns the words that it suggests. A fake `scalelab` stands for the server.
+// Sources the script in bash, and returns the words that it suggests. A fake `scalelab` takes the place
+// of the server.
 TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   const std::string script = WriteFile("completion.bash", RunAsIs({"completion", "bash"}).out);
   const std::string fake =

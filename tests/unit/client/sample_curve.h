@@ -76,8 +76,7 @@ inline scalelab::v1::GetCurveResponse SampleCurve() {
   return curve;
 }
 
-// The same curve with communication costs. At 8 ranks, one point has no serial runs, and one has no
-// cost at all.
+// SampleCurve with communication costs. At 8 ranks, one point has no serial runs, and one has no cost at all.
 inline scalelab::v1::GetCurveResponse SampleCurveWithCommunication() {
   scalelab::v1::GetCurveResponse curve = SampleCurve();
   for (auto& series : *curve.mutable_series()) {
@@ -100,7 +99,7 @@ inline scalelab::v1::GetCurveResponse SampleCurveWithCommunication() {
   return curve;
 }
 
-// The same curve with factors. One point has no times of its ranks, and one no critical batch.
+// SampleCurve with factors. One point has no times of its ranks, and one point has no critical batch.
 inline scalelab::v1::GetCurveResponse SampleCurveWithFactors() {
   scalelab::v1::GetCurveResponse curve = SampleCurve();
   for (auto& series : *curve.mutable_series()) {

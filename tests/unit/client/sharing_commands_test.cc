@@ -1,4 +1,4 @@
-// `queue`, `admin` and `study hold|release|priority`.
+// Tests of `queue`, `admin` and `study hold|release|priority`.
 #include "tests/unit/client/client_fixture.h"
 
 namespace scalelab::client {

@@ -1,4 +1,4 @@
-// Tables on terminals of 80 and 200 columns.
+// Tests of tables on terminals of 80 and 200 columns.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/output/text.h"
@@ -95,7 +95,7 @@ TEST_P(TableWidth, CurvesFit) { Expect("curve", {"curve", "12", "--no-plot"}); }
 TEST_P(TableWidth, FrameworksFit) { Expect("frameworks", {"cluster", "frameworks"}); }
 TEST_P(TableWidth, ComparisonsFit) { Expect("comparison", {"study", "compare", "12", "11", "--no-plot"}); }
 
-// Every other command that lists something.
+// All other commands that print lists.
 TEST_P(TableWidth, EveryListFits) {
   const std::string long_name = "a-user-with-a-long-name@physics.example.org";
   for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// Tests that rows of curves which are kept in memory are always those of the database.
+// Tests that cached rows of curves always equal those in the database.
 #include "db/curve_rows.h"
 
 #include <atomic>
@@ -58,7 +58,7 @@ class CurveRows : public ::testing::TestWithParam<bool> {
     run.position = static_cast<int>(id);
     return run;
   }
-  // Expects that the store lists what the database has.
+  // Expects that the rows that the store lists equal those in the database.
   void ExpectCurrent(int64_t study) {
     const absl::StatusOr<std::vector<CurveRow>> expected = ListCurveRows(*raw_, study);
     const absl::StatusOr<SharedCurveRows> listed = store_->ListCurveRows(study);
@@ -173,7 +173,7 @@ TEST_P(CurveRows, ACommitThatFailsChangesNothing) {
 }
 
 TEST_P(CurveRows, AReaderSeesEachCommitThatHasReturned) {
-  // On a disk, where a commit takes long enough for a reader to begin in the middle of it.
+  // The database is on a disk, so that a commit takes long enough for a reader to begin during it.
   const TemporaryDirectory disk;
   Open(disk);
   const int kRuns = 50, kCommits = GetParam() ? 30 : 200;
@@ -212,7 +212,7 @@ class Cache : public CurveRows {
   absl::StatusOr<SharedCurveRows> List(CurveRowCache& cache, int64_t study) {
     return cache.List(study, [&](absl::FunctionRef<absl::Status(Database&)> read) { return read(*raw_); });
   }
-  // Changes a run in a way that the cache does not learn of.
+  // Changes a run without informing the cache.
   void SetAttempts(int64_t run, int attempts) {
     WriteBatch batch;
     batch.runs = {RunAt(run)};

@@ -147,7 +147,7 @@ TEST_F(Damage, AFlippedByteAnywhereIsNoCrash) {
   for (int round = 0; round < rounds; ++round) {
     std::string bytes = sound_;
     for (int flips = round % 4 == 0 ? 20 : 1; flips > 0; --flips) {
-      // Half of them at the start of a page, where its structure is.
+      // Damage the start of a page in half of the cases, because it contains the structure of the page.
       const size_t page = random() % (bytes.size() / 4096);
       const size_t at = page * 4096 + (round % 2 == 0 ? random() % 4096 : random() % 64);
       bytes[at] = static_cast<char>(bytes[at] ^ (1 + random() % 255));

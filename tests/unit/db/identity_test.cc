@@ -1,4 +1,5 @@
-// Tests that a database that is deleted, replaced or emptied is noticed, while it is in use and at a start.
+// Tests that the store detects a database that was deleted, replaced or emptied, while it is in use and
+// at a start.
 #include <unistd.h>
 
 #include <fstream>

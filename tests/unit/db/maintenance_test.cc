@@ -7,7 +7,7 @@
 namespace scalelab::db {
 namespace {
 
-// Returns the given answers of Maintain, then "nothing left", and notifies at the last one.
+// A store whose Maintain returns the given answers, then "nothing left". Notifies at the last answer.
 class Scripted : public server::ForwardingStore {
  public:
   explicit Scripted(std::vector<absl::StatusOr<bool>> answers)

@@ -45,7 +45,7 @@ class QueryPlan : public ::testing::Test {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Database> db_, explain_;
   std::set<std::string> sql_;
-  std::list<std::string> texts_;  // a Statement caches by address
+  std::list<std::string> texts_;  // the texts must stay, because Statement caches by their addresses
 };
 
 TEST_F(QueryPlan, ReadsUseIndexes) {

@@ -54,8 +54,8 @@ class Space : public ::testing::Test {
     Open();
     return size;
   }
-  // The metrics of `steps` steps of a training as they are reported: durations as differences of a clock with
-  // nanoseconds, a rate, and a float for the loss.
+  // Returns the metrics of `steps` steps like those of a real training: durations as differences of a clock
+  // in nanoseconds, a learning rate, and the loss as a float.
   StreamAppend Training(int64_t attempt, int64_t first, int64_t steps) {
     StreamAppend append = AnAppend(attempt, 0, first * 10, (first + steps) * 10);
     for (const char* key : {"step/total_s", "step/data_s", "step/comm_s", "step/throughput", "train/loss"}) {

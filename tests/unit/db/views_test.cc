@@ -22,7 +22,7 @@ class Views : public ::testing::Test {
     batch.cells = {ACell(1, 1, 4), ACell(2, 1)};
     batch.cells[0].key = "[3,1]";
     batch.cells[0].spec = "[1,2,3,4]";
-    batch.cells[1].key = R"({"ranks":8})";  // of an older version
+    batch.cells[1].key = R"({"ranks":8})";  // as an older version stored it
     batch.cells[1].spec = R"({"ranks":8,"epochs":1})";
     batch.runs = {ARun(1, 1, 1), ARun(2, 1, 1, 1)};
     batch.runs[0].state = RunState::kSucceeded;
@@ -39,7 +39,7 @@ class Views : public ::testing::Test {
     uneven.line = {1, 2, 4'000'000'000};
     uneven.step = {-1, 7, INT64_MAX};
     uneven.time = {0.25, 1795000000.123456, -1e-300};
-    // In blocks: whole numbers, bits of both signs, and special values.
+    // These values are stored in blocks: whole numbers, values of both signs, and special values.
     std::vector<double> wave;
     for (int i = 0; i < 300; ++i) wave.push_back(std::sin(0.01 * i));
     for (int i = 0; i < 5; ++i)

@@ -22,7 +22,7 @@ constexpr char kLine[] = "{\"time\":1,\"event\":\"step\",\"step\":0,\"metrics\":
 class EventFileTest : public testing::Test {
  protected:
   std::string Path() { return dir_ / "events-0.jsonl"; }
-  // Reads what is there at this time, and returns the number of points.
+  // Reads all lines that exist at this time, and returns the number of points.
   int Read(EventFile& file, absl::Duration now = absl::ZeroDuration()) {
     BatchBuilder builder;
     while (file.Read(builder, size_t{1} << 20, buffer_, now)) {
@@ -73,7 +73,7 @@ TEST_F(EventFileTest, AFifoIsNotOpened) {
 }
 
 TEST_F(EventFileTest, AnErrorIsNamedAndTheFileIsReadWhenItIsOver) {
-  // A file in place of the directory: ENOTDIR.
+  // If a file replaces the directory, the error is ENOTDIR.
   Append(dir_ / "attempt", "");
   EventFile file(dir_ / "attempt/events-0.jsonl", absl::InfiniteDuration());
   file.Finish(absl::ZeroDuration());

@@ -1,4 +1,4 @@
-// What the hand-written parts of the man pages must contain.
+// Tests that the hand-written parts of the man pages are complete.
 #include <fstream>
 #include <sstream>
 

@@ -439,7 +439,7 @@ TEST_F(ConfigTest, ABackupNeedsAFileAndTheDirectoryOfAService) {
   EXPECT_EQ(Parse({"backup", "b.db", "--config", file_})->config.data_dir, "/from-file");
   EXPECT_EQ(Parse({"--data", "/d", "backup", "b.db"})->text,
             std::filesystem::current_path().string() + "/b.db");
-  // The command needs neither the worker program nor the socket.
+  // The command `backup` needs neither the worker program nor the socket, whose path would be too long here.
   EXPECT_TRUE(Parse({"backup", "b.db", "--data", "/" + std::string(100, 'd')}).ok());
   EXPECT_THAT(Mistake({"backup", "b.db"}), HasSubstr("--data DIR is missing"));
   EXPECT_THAT(Mistake({"backup", "--data", "/d"}), HasSubstr("FILE is required"));

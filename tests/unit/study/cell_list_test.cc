@@ -1,4 +1,4 @@
-// Tests that the cells of a list, which share their values, are those that a study means.
+// Tests that the cells of a list, which share their values, equal the cells that the study describes.
 #include "study/cell_list.h"
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +26,7 @@ v1::StudySpec Only(v1::StudySpec spec, const google::protobuf::Struct& key) {
   return spec;
 }
 
-// Expects that each cell of the study has the parameters that it would have alone.
+// Expects that each cell of the study has the same parameters as in a study with only this cell.
 void ExpectCellsAsAlone(const std::string& more, const std::string& fixed = R"("dataset": "synthetic")") {
   const v1::StudySpec spec =
       Spec(absl::StrCat(R"({"study": "s", "fixed": {"model": "resnet20", )", fixed, "}, ", more, "}"));

@@ -38,7 +38,8 @@ TEST(Engines, EachHasARowOfItsOwn) {
               ElementsAre("pytorch", "pytorch2", "tensorflow", "mxnet", "keras-tensorflow", "keras-jax"));
 }
 
-// A value in the engines' table that the study key lacks could never be selected. Models may be added later.
+// Checks that study keys allow every value in the table of engines; otherwise a study could not select the
+// value. Models are not checked, because they may be added later.
 TEST(Engines, TakeWordsOfTheStudyKeys) {
   for (const Engine& engine : Engines()) {
     const auto check = [&](absl::string_view key, const Engine::Names& names) {

@@ -20,7 +20,7 @@ TEST(GeneratedFiles, AreUpToDate) {
   const auto files = GeneratedFiles(Read(SCALELAB_API_DESCRIPTORS));
   ASSERT_TRUE(files.ok()) << files.status();
   for (const GeneratedFile& file : *files) {
-    // Not EXPECT_EQ: it would print both files.
+    // Do not use EXPECT_EQ, which would print both files.
     EXPECT_TRUE(Read(std::string(SCALELAB_TOP) + "/" + file.path) == file.text)
         << file.path
         << " does not agree with catalog/run_parameters.def and catalog/engines.cc; run deploy/generate";

@@ -1,4 +1,5 @@
-// Parameters of a user's own (params.NAME, env.NAME), the templates of commands, and metrics of the output.
+// Tests of parameters whose names the user chooses (params.NAME, env.NAME), of templates in commands, and of
+// metrics from the output.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "study/rules.h"

@@ -46,7 +46,8 @@ TEST(GroupShapes, AllocationsOfOneNodeAreAsLargeAsTheirLargestCell) {
 
 TEST(GroupShapes, ManyShortAllocationsCostMoreThanOneLargeOne) {
   v1::StudySpec spec = ThreeSizes(3);
-  spec.mutable_resources()->set_time_seconds(60);  // the two minutes of each allocation are more
+  // This is shorter than the two additional minutes of each allocation.
+  spec.mutable_resources()->set_time_seconds(60);
   EXPECT_THAT(Nodes(spec), ElementsAre(4));
 }
 

@@ -1,4 +1,4 @@
-// Builds study specifications for tests from the JSON of StudySpec, and returns what is wrong with them.
+// Builds study specifications for tests from the JSON of StudySpec, and returns their violations.
 #pragma once
 
 #include <string>

@@ -420,7 +420,7 @@ TEST(StudyTooLarge, CanBeTheRepeats) {
   EXPECT_TRUE(ExpandStudy(WithAxes({}, 100'000)).ok());
 }
 
-// The key of each cell has them.
+// The key of each cell contains these values.
 TEST(StudyTooLarge, CanBeLongValuesOfAnAxis) {
   v1::StudySpec spec = WithAxes({{"max_steps", 1000}}, 1);
   auto* axis = spec.add_matrix();

@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Three steps in an epoch, of 12, 12 and 7 samples, 21 in all.
+// An epoch has three steps of 12, 12 and 7 samples. There are 21 steps in total.
 constexpr int64_t kSamples = 31, kGlobalBatch = 12, kEpochs = 7;
 constexpr double kTolerance = 5e-6;  // only the order of additions differs
 
@@ -104,7 +104,8 @@ TEST_P(DataParallel, TrainsLikeOneReplica) {
   EXPECT_GT((model->other - 0.5).abs().max().item<double>(), 0) << "the second classifier learns";
 }
 
-// With 8 replicas, the last batch of 7 samples leaves one idle; with 3 parts, most of them.
+// With 8 replicas, the last batch of 7 samples leaves one replica idle. If it is divided into 3 parts, most
+// replicas are idle.
 INSTANTIATE_TEST_SUITE_P(Replicas, DataParallel,
                          testing::Combine(testing::Values(1, 2, 3, 8), testing::Values<int64_t>(1, 3)),
                          [](const auto& info) {

@@ -48,7 +48,8 @@ TEST(AsksForDeterminism, TakesTheVariableThatCublasNeeds) {
   unsetenv("CUBLAS_WORKSPACE_CONFIG");
 }
 
-// PyTorch's engines use it there too: with MPI through the host the comparison would be unfair.
+// PyTorch's engines use NCCL on GPUs too. With MPI, which copies through the host, the comparison
+// would be unfair.
 TEST(BackendAuto, IsNcclOnGpus) {
   EXPECT_EQ(NativeBackend("auto", 2, /*gpus=*/true), "nccl");
   EXPECT_EQ(NativeBackend("", 2, true), "nccl");

@@ -17,7 +17,7 @@
 namespace scalelab::trainer {
 
 inline constexpr int64_t kSamples = 31, kGlobalBatch = 12;  // batches of 12, 12 and 7 samples: 21 steps
-inline constexpr double kTolerance = 5e-6;                  // of a parameter's size
+inline constexpr double kTolerance = 5e-6;                  // relative to a parameter's size
 
 inline bool IsGpt(const std::string& model) { return model.starts_with("gpt"); }
 
@@ -37,7 +37,8 @@ inline Batch Samples(const std::string& model, const std::vector<int64_t>& which
   return {tokens.narrow(1, 0, 16).contiguous(), tokens.narrow(1, 1, 16).contiguous()};
 }
 
-// Trains and returns the loss of each step that this rank reports. Sets `bytes` to those that the last step communicated.
+// Trains and returns the loss of each step that this rank reports. Sets `bytes` to the number of bytes that
+// the last step communicated.
 template <typename Case>
 std::vector<double> Train(const Case& c, TrainingSpec spec, Model& model, Communicator& communicator,
                           std::vector<Metric>* metrics = nullptr, int64_t* bytes = nullptr) {

@@ -1,4 +1,5 @@
-// Engines as real processes: checks that strategy_contract_test.cc, whose ranks are threads, cannot make.
+// Tests engines as real processes. These tests are not possible in strategy_contract_test.cc, whose
+// ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +13,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Tolerance relative to the loss. The ranks add in another order, and each step amplifies the rounding errors
-// of the steps before.
+// Tolerance relative to the loss. Several ranks add numbers in another order than one rank, and each step
+// amplifies earlier rounding errors.
 constexpr double kTolerance = 2e-3;
 
 std::vector<std::string> Backends() {
@@ -26,8 +27,8 @@ std::vector<std::string> Backends() {
 
 class Engines : public Trainer, public testing::WithParamInterface<std::string> {
  protected:
-  // The parameters of the network, and so what the ranks exchange, do not depend on the size of the images. The long form has
-  // images of the usual 32 x 32 pixels.
+  // The parameters of the network, and therefore the messages of the ranks, do not depend on the size of the
+  // images. The long form has images of the usual 32 x 32 pixels.
   static json Spec(int ranks, const json& more = json::object()) {
     json spec = Trainer::Spec(ranks, more);
     const bool usual = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
@@ -36,7 +37,7 @@ class Engines : public Trainer, public testing::WithParamInterface<std::string> 
   }
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"},
-                 {"learning_rate", 0.001}};  // does not depend on how a batch is divided
+                 {"learning_rate", 0.001}};  // the result must not depend on how a batch is divided
     spec.update(more);
     return spec;
   }
@@ -75,7 +76,7 @@ TEST_P(Engines, TrainLikeOneRank) {
       for (int r = 1; r < ranks; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << engine;
       hashes[engine] = run.hash(0);
     }
-    // The sum of two numbers has no order: all engines end with the very same bits.
+    // The sum of two numbers does not depend on their order, so the results of all engines are bitwise equal.
     if (ranks == 2) {
       EXPECT_EQ(hashes["native/serial"], hashes["native/ddp"]);
       EXPECT_EQ(hashes["native/horovod"], hashes["native/ddp"]);
@@ -108,7 +109,8 @@ TEST_P(Engines, AddUpThePartsOfABatch) {
   const json few = Frozen({{"max_steps", "8"}});
   const std::vector<double> expected = Run({Spec(1, few)}).Losses();
   json parts = few;
-  parts.update({{"accumulation_steps", 3}, {"backend", GetParam()}});  // of 16 samples: 6, 5, 5
+  // 16 samples are divided into 6, 5 and 5.
+  parts.update({{"accumulation_steps", 3}, {"backend", GetParam()}});
   for (const char* engine :
        {"native/ddp", "native/horovod", "native/zero1", "native/zero2", "native/zero3"}) {
     parts["engine"] = engine;
@@ -220,7 +222,8 @@ TEST_P(Engines, LearnWithGradientsOfOlderParameters) {
     EXPECT_GE(metrics["run/staleness_max"].get<double>(), metrics["run/staleness_mean"].get<double>());
     EXPECT_GT(metrics["run/staleness_max"].get<double>(), 0);
     if (std::string(consistency) == "ssp") {
-      // Between two of its gradients, the other rank can go from one step behind to one ahead, and send one more.
+      // Between two gradients of a rank, the other rank can advance from one step behind to one step ahead,
+      // and send one more gradient.
       EXPECT_LE(metrics["run/staleness_max"].get<double>(), 3);
     }
     for (int r = 1; r < 4; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << consistency;
@@ -303,7 +306,7 @@ TEST_F(Trainer, TrainsWithZero3WhatDoesNotFitWithDdp) {
               static_cast<long long>(kLimit));
 }
 
-// Batch normalisation uses the statistics of a micro-batch, so one rank makes the same micro-batches.
+// Batch normalisation uses the statistics of a micro-batch, so the single rank uses the same micro-batches.
 TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
   struct Case {
     json model;
@@ -325,7 +328,8 @@ TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
     json one = c.model;
     one.update({{"accumulation_steps", 4 * groups},
                 {"learning_rate", 0.002},
-                {"evaluate", groups == 1}});  // else the running statistics are those of the first group
+                // With several groups, the running statistics come from the first group.
+                {"evaluate", groups == 1}});
     const Result alone = Run({Spec(1, one)});
     ASSERT_EQ(alone.status, 0);
     json many = one;
@@ -384,7 +388,7 @@ TEST_P(Engines, DivideEachLayerAndTrainLikeOneRank) {
                              " ranks, of which " + std::to_string(c.tensor_ranks) + " divide it";
     ASSERT_EQ(run.status, 0) << what;
     ASSERT_EQ(alone.Losses().size(), c.model.contains("max_steps") ? 6u : 20u);
-    if (c.ranks == c.tensor_ranks) {  // else a last batch gives the groups unequal shares
+    if (c.ranks == c.tensor_ranks) {  // with several groups, the last batch would give them unequal shares
       const double deviation = Deviation(run, alone.Losses());
       std::printf("native/tensor over %s, %s: largest relative deviation of the loss %.1e\n",
                   GetParam().c_str(), what.c_str(), deviation);
@@ -420,7 +424,7 @@ TEST_P(Engines, SumTheSameByEveryAlgorithm) {
                 algorithm == all_reduce ? metrics["horovod/all_reduces"] : json(0));
     }
   }
-  // Of two ranks the order does not matter.
+  // With two ranks, the order of additions does not matter.
   EXPECT_EQ(hashes["ring"], hashes["library"]);
   EXPECT_EQ(hashes["hierarchical"], hashes["library"]);
 }
@@ -490,7 +494,7 @@ TEST_F(Trainer, TellsWhatHorovodsMachineryDid) {
 TEST_F(Trainer, RefusesHorovodWithStatisticsOverAllRanks) {
   const Result run = Run({Spec(2, {{"engine", "native/horovod"}, {"batch_norm", "sync"}})}, 2);
   EXPECT_NE(run.status, 0);
-  // The first rank that fails ends the other, perhaps before that one has said why.
+  // The failure of the first rank ends the other, possibly before the other has printed its error.
   std::vector<json> errors = run.Of(0, "error");
   if (errors.empty()) errors = run.Of(1, "error");
   ASSERT_FALSE(errors.empty());

@@ -1,9 +1,9 @@
 // Runs a rank in a process that is forked from trainer_template.cc, for launchers such as mpirun: forked_rank ARGUMENTS...
 // SCALELAB_TRAINER_TEMPLATE names the socket of the template.
 //
-// The rank gets the environment, the working directory and the standard streams of this process, and the signals that stop a run.
-// This process exits as the rank does. If it is killed, the rank is killed. It uses nothing but libc, because it is started for
-// each rank.
+// The rank gets the environment, the working directory and the standard streams of this process, and the
+// signals that stop a run. This process exits with the status of the rank. If this process is killed, the
+// rank is killed too. It uses only libc, because it is started for each rank.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

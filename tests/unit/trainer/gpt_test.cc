@@ -23,7 +23,7 @@ constexpr GptSize kTiny{2, 2, 8, 6};
 
 TEST(Gpt, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(CountParameters(*MakeModel("gpt-small", 50257, {})), 124'439'808);  // GPT-2 small
-  // 12 layers of (12 w^2 + 13 w), and embeddings and the last normalization
+  // 12 layers of (12 w^2 + 13 w) parameters, the embeddings, and the last normalization.
   EXPECT_EQ(CountParameters(*MakeModel("gpt-nano", 256, {})),
             3 * (12 * 48 * 48 + 13 * 48) + (256 + 128 + 2) * 48);
 }

@@ -1,4 +1,4 @@
-// Tests of gradients that are communicated in a smaller form.
+// Tests of compressed gradients.
 #include "worker/trainer/strategies/gradient_reducer.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ const Case kForms[] = {{"powersgd", {.form = Form::kPowerSgd, .rank = 2}},
                        {"top_k", {.form = Form::kTopK, .ratio = 0.1}},
                        {"onebit", {.form = Form::kOneBit}}};
 
-// Gradients of a rank: a matrix, four dimensions with channels last, and a bias. The same in each call.
+// Returns the gradients of a rank: a matrix, a tensor of four dimensions with channels last, and a bias. Each
+// call returns the same values.
 std::vector<at::Tensor> GradientsOf(int rank) {
   const auto wave = [&](int64_t count, double phase) {
     return (at::arange(count, at::kDouble) * (0.37 + 0.11 * rank) + phase).sin().to(at::kFloat);
@@ -55,7 +56,8 @@ class Compression : public testing::TestWithParam<std::tuple<Case, int>> {
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
-// The sum of the results approaches the sum of the gradients, because nothing is lost. All ranks get the same bits.
+// The sum of the results approaches the sum of the gradients, because error feedback loses nothing. The
+// results of all ranks are bitwise equal.
 TEST_P(Compression, AddsWhatItLeavesOutToLaterSteps) {
   constexpr int kSteps = 60;
   std::vector<std::vector<at::Tensor>> results(ranks());
@@ -117,7 +119,7 @@ TEST_P(Compression, IsExactInTheFirstSteps) {
   });
 }
 
-// Training with error feedback follows exact training.
+// Training with error feedback stays close to exact training.
 TEST_P(Compression, TrainsLikeDdpUpToAMargin) {
   const auto train = [&](bool compressed) {
     const auto models = EqualModels(ranks());

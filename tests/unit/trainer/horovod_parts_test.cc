@@ -1,4 +1,4 @@
-// The parts of native/horovod that do not communicate.
+// Tests of the parts of native/horovod that do not communicate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

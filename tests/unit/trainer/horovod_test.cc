@@ -1,4 +1,4 @@
-// The background loop and strategy of native/horovod, observed through their counters.
+// Tests the background loop and the strategy of native/horovod through their counters.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -68,7 +68,7 @@ TEST(BackgroundLoop, ReducesTensorsThatAreReadyInAnotherOrderOnEachRank) {
 
 TEST(BackgroundLoop, NeedsOneAllReduceToAgreeOnKnownTensors) {
   OnRanks(2, [&](ThreadCommunicator& c) {
-    // The cycle is longer than the test, so only closing a step starts one.
+    // The cycle time is longer than the test, so a cycle starts only when a step is closed.
     BackgroundLoop loop(c, at::kCPU, {.cycle_seconds = 1000});
     Step(loop, Rotated(0), c.rank(), 0);
     for (int step = 1; step < 4; ++step) {
@@ -83,7 +83,8 @@ TEST(BackgroundLoop, NeedsOneAllReduceToAgreeOnKnownTensors) {
   });
 }
 
-// On a GPU a negotiation over the gradients' communicator would wait for the gradients before it.
+// The negotiation uses another communicator than the gradients. On a GPU, a negotiation on the same
+// communicator would wait for earlier gradients.
 TEST(BackgroundLoop, NegotiatesOverItsControlChannelOnly) {
   auto control_group = std::make_shared<ThreadCommunicator::Group>(2);
   OnRanks(2, [&](ThreadCommunicator& c) {
@@ -228,7 +229,7 @@ TEST(BackgroundLoop, CountsARankThatSubmitsLessAsZerosAndGivesItTheAverage) {
         EXPECT_TRUE(received[0].second.equal(at::full({6}, 4.0f)));
       }
     }
-    // A tensor that all ranks know and no rank submits.
+    // This tensor is cached on all ranks, but no rank submits it.
     loop.Open();
     EXPECT_TRUE(loop.Close().empty());
   });

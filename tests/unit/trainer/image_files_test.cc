@@ -60,7 +60,7 @@ at::Tensor Colours(const at::Tensor& images) {
   return (images.permute({0, 2, 3, 1}) * deviation + mean) * 255;
 }
 
-// Returns the piece of the image, decoded at its full size and then resized.
+// Returns a crop of the image, which is decoded at full size and then resized.
 at::Tensor Reference(const std::string& path, const ImagePiece& piece, int side) {
   const absl::StatusOr<Image> image = DecodeImage(*ReadFile(path));
   EXPECT_TRUE(image.ok()) << path << ": " << image.status();

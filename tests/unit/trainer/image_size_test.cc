@@ -21,7 +21,7 @@ Dataset Synthetic(int64_t image_size, int64_t classes, int64_t samples, bool wit
   return LoadDataset(spec);
 }
 
-// Returns FNV-1a over label and bytes of the first images.
+// Returns the FNV-1a hash of the labels and bytes of the first images.
 uint64_t Hash(const ImageSet& set, int64_t images) {
   uint64_t hash = 14695981039346656037u;
   auto add = [&](uint64_t byte) { hash = (hash ^ byte) * 1099511628211u; };

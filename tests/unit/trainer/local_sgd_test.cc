@@ -1,4 +1,4 @@
-// Tests of averages of parameters in place of gradients.
+// Tests of local SGD, which averages parameters instead of gradients.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +53,8 @@ class LocalSgd : public testing::TestWithParam<int> {
   }
 };
 
-// SGD with momentum is linear in the gradients, so the average of steps is the step of the average.
+// SGD with momentum is linear in the gradients. Therefore averaging the parameters after a step equals a step
+// with the average gradient.
 TEST_P(LocalSgd, WithAnAverageAfterEveryStepIsLikeDdp) { EXPECT_LT(FromDdp({.steps = 1}, 20), 5e-6); }
 
 TEST_P(LocalSgd, DiffersFromDdpBetweenAverages) {
@@ -93,7 +94,8 @@ TEST_P(LocalSgd, RanksAreEqualAfterAnAverageOnly) {
   });
 }
 
-// With a constant gradient g and without other momentum the slow momentum is u = b u + g, as momentum of SGD.
+// With a constant gradient g and without other momentum, the slow momentum follows u = b u + g, like the
+// momentum of SGD.
 TEST_P(LocalSgd, SlowMomentumIsMomentumOfTheAverages) {
   const auto models = EqualModels(GetParam());
   constexpr double kRate = 0.1, kSlow = 0.5;
@@ -106,7 +108,7 @@ TEST_P(LocalSgd, SlowMomentumIsMomentumOfTheAverages) {
       LossTask task({model.bias.sum() * (c.rank() + 1)}, optimizer, kRate);
       strategy.Step(task);
     }
-    const double gradient = 2 * (c.size() + 1) / 2.0;  // of the two steps from average to average
+    const double gradient = 2 * (c.size() + 1) / 2.0;  // gradient of the two steps between two averages
     double slow = 0, moved = 0;
     for (int average = 0; average < 3; ++average) {
       slow = kSlow * slow + gradient;

@@ -167,7 +167,7 @@ TEST(StragglerSkew, ComparesTheSlowestWithTheMean) {
   EXPECT_EQ(StragglerSkew({1, 3, kDoesNotTrain}), 0.5);
 }
 
-// Steps that are replayed as one graph have no parts. A skew of 0 would say that the ranks are equally fast.
+// Steps that are replayed as one graph have no parts. A skew of 0 would mean that the ranks are equally fast.
 TEST(StragglerSkew, IsAbsentIfTheTimesOfARankAreUnknown) {
   EXPECT_EQ(StragglerSkew({0, 0}), std::nullopt);
   EXPECT_EQ(StragglerSkew({1, 0}), std::nullopt);

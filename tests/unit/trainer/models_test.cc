@@ -89,7 +89,7 @@ TEST(Models, StartAsTorchvisionsDo) {
   ExpectDeviation(*mobile, "classifier.1.weight", 0.01);
   ExpectDeviation(*mobile, "classifier.1.bias", 0);
   ExpectDeviation(*mobile, "features.18.1.weight", 0, 1);
-  const auto alex = MakeModel("alexnet", 1000, {});  // uniform up to 1 / sqrt(fan-in)
+  const auto alex = MakeModel("alexnet", 1000, {});  // weights are uniform in +-1 / sqrt(fan-in)
   ExpectDeviation(*alex, "features.8.weight", 1 / std::sqrt(3.0 * 384 * 9));
   ExpectDeviation(*alex, "classifier.4.weight", 1 / std::sqrt(3.0 * 4096));
   const auto inception = MakeModel("inception_v3", 1000, {});

@@ -38,7 +38,7 @@ TEST(Sgd, HasNoMomentumWithAFusedStepEither) {
   Sgd one(fused, 0, 0.01, true, /*fused=*/true), other(plain, 0, 0.01, true);
   for (int step = 0; step < 3; ++step) {
     SetGradients(fused, step), SetGradients(plain, step);
-    // As in training, gradients have the strides of their parameters.
+    // Gradients have the strides of their parameters, as in training.
     fused[2].mutable_grad() = fused[2].grad().contiguous(at::MemoryFormat::ChannelsLast);
     one.Step(0.1);
     other.Step(0.1);

@@ -1,4 +1,4 @@
-// Tests of parameter servers: ranks that hold the parameters for those that train.
+// Tests of native/parameter-server, in which some ranks hold the parameters for the ranks that train.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -36,7 +36,7 @@ TrainingSpec Spec(int servers, const std::string& consistency = "sync") {
   return spec;
 }
 
-// Trains the model on this rank's samples, as the training loop does.
+// Trains the model on this rank's samples, like the training loop.
 void Train(const TrainingSpec& spec, SmallModel& model, Communicator& communicator) {
   const auto strategy = MakeStrategy(spec, model, communicator);
   TrainStep step(spec, Precision::kFp32, at::kCPU, model, *strategy, communicator);
@@ -94,7 +94,7 @@ TEST_P(ParameterServer, TrainsLikeOneRank) {
   for (int r = 1; r < ranks; ++r) EXPECT_EQ(Deviation(*models[r], *models[0]), 0) << "rank " << r;
 }
 
-// With one rank that trains, all forms of consistency are the same.
+// If only one rank trains, all values of `consistency` give the same results.
 INSTANTIATE_TEST_SUITE_P(Ranks, ParameterServer,
                          testing::Values(Case{2, 1, 1}, Case{2, 1, 3}, Case{3, 1, 1}, Case{3, 1, 3},
                                          Case{2, 2, 1}, Case{2, 2, 3}, Case{1, 3, 1}, Case{1, 1, 1, "async"},
@@ -135,8 +135,8 @@ TEST(ParameterServers, AParameterMayGetAGradientOnOneRankAndInSomeStepsOnly) {
   EXPECT_LT(Deviation(*models[0], *models[kRanks]), kTolerance);
 }
 
-// Two ranks train, and rank 0 is slow: it begins a step only when `may_begin` is true, where `fast` is the number of steps that
-// rank 1 has done. Returns the metrics.
+// Two ranks train, and rank 0 is slow: it begins a step only when `may_begin` returns true. `fast` is the
+// number of steps that rank 1 has done. Returns the metrics.
 std::vector<Metric> WithASlowRank(const TrainingSpec& spec, int steps,
                                   const std::function<bool(int step, int fast)>& may_begin,
                                   std::vector<int>* ahead) {
@@ -151,7 +151,9 @@ std::vector<Metric> WithASlowRank(const TrainingSpec& spec, int steps,
       if (c.rank() < 2) losses.push_back(LossOf(*models[c.rank()], Images(step * 8 + c.rank() * 4, 4)));
       if (c.rank() == 0) {
         while (!may_begin(step, fast)) sched_yield();
-        ++slow;  // before the servers know of it, so that rank 1 is never more ahead than this says
+        // Count before the servers get the gradient, so that rank 1 is never further ahead than
+        // the counters show.
+        ++slow;
       }
       LossTask task(losses, optimizer, strategy->RateOfUpdate(0.02));
       strategy->Step(task);

@@ -42,8 +42,8 @@ TEST(PipelineSchedule, HasTheOrderOfThePapers) {
   EXPECT_THROW(pipeline::ParseSchedule("zero-bubble"), TrainerError);
 }
 
-// Runs the stages as fast as their messages allow, forward in 1 and backward in 2 units of time. Returns the time at which
-// the last one ends.
+// Simulates the stages: each pass begins as soon as its input has arrived. A forward pass takes 1 unit of
+// time, a backward pass 2. Returns the end of the last pass.
 int64_t Duration(Schedule schedule, int stages, int64_t parts) {
   std::vector<std::vector<Pass>> passes;
   for (int s = 0; s < stages; ++s) passes.push_back(PassesOf(schedule, s, stages, parts));
@@ -111,7 +111,7 @@ struct Case {
   int64_t parts;
   bool keeps_last_batch = true;
   int64_t epochs = 7;
-  // Batch normalisation over two samples multiplies rounding errors, which double precision makes small.
+  // Batch normalisation over two samples amplifies rounding errors, so use double precision.
   at::ScalarType type = at::kFloat;
 };
 
@@ -172,7 +172,8 @@ TEST_P(Pipeline, TrainsLikeOneRank) {
   const auto parameters = [](const Model& model) { return model.named_parameters(); };
   const auto buffers = [](const Model& model) { return model.named_buffers(); };
   compare(parameters, parameters, true);
-  compare(buffers, buffers, groups == 1);  // running statistics are those of the first group
+  // With several groups, the running statistics come from the first group.
+  compare(buffers, buffers, groups == 1);
   std::printf("%s, %d ranks, %d stages, %s: largest deviation %.1e of a parameter's size\n", c.model, c.ranks,
               c.stages, c.schedule, largest);
   EXPECT_FALSE(alone->parameters()[0].equal(NewModel(c.model)->parameters()[0].to(c.type)))
@@ -200,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name + "_" + std::to_string(info.param.parts);
     });
 
-// Each rank updates its own stage, and all of them together the whole model.
+// Each rank updates only its own stage. Together, the ranks update the whole model.
 TEST(PipelineStages, DivideTheModel) {
   for (const char* name : {"resnet20", "resnet18", "gpt-nano"}) {
     std::vector<std::shared_ptr<Model>> models;

@@ -21,9 +21,9 @@ class Parity : public Trainer, public testing::WithParamInterface<std::string> {
 // Training with the same global batches on 1, 2 and 4 ranks differs only in the order of additions.
 TEST_P(Parity, LossesDoNotDependOnTheNumberOfRanks) {
   // Differences are relative to the loss. Each step amplifies the rounding of the steps before it, so the
-  // first steps are the most significant. A run on one rank with another memory format, hence another order
-  // of additions, shows the effect of rounding alone. The difference between numbers of ranks may be a few
-  // times as large.
+  // first steps are the most significant. A run on one rank with another memory format, which changes the
+  // order of additions, shows the effect of rounding alone. The difference between numbers of ranks may be a
+  // few times as large.
   constexpr double kTolerance = 2e-3, kTimesRounding = 2, kFloor = 5e-6;
   const json more = {{"batch_norm", GetParam()}, {"learning_rate", GetParam() == "eval" ? 0.001 : 0.005}};
   const Result one = Run({Spec(1, more)});
@@ -360,7 +360,7 @@ TEST_F(Trainer, LinksNeitherGrpcNorProtobuf) {
   EXPECT_THAT(needed, testing::Not(HasSubstr("libprotobuf")));
 }
 
-// Processes whose environment names this test's event files.
+// Returns the processes whose environment contains the event files of this test.
 int RanksAlive(const std::string& dir) {
   int alive = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

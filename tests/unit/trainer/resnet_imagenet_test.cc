@@ -171,8 +171,8 @@ TEST(ResNetImageNet, HasTheSameGradientsInBothMemoryFormats) {
   const at::Tensor labels = at::tensor({1, 999, 500, 7}, at::kLong);
   for (const char* name : {"resnet18", "resnet50"}) {
     for (BatchNormMode mode : {BatchNormMode::kEval, BatchNormMode::kTrain}) {
-      // Fifty layers, each of which divides by the deviation of 16 values, amplify another
-      // order of additions.
+      // Fifty layers, each of which divides by the deviation of only 16 values, amplify the rounding
+      // differences of another order of additions.
       const double tolerance = mode == BatchNormMode::kEval ? 2e-3 : 5e-2;
       std::vector<std::vector<at::Tensor>> gradients;
       for (at::MemoryFormat format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {

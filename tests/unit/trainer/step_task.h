@@ -1,4 +1,4 @@
-// A step of a strategy on losses that a test computes.
+// A task for a step of a strategy, whose losses a test computes.
 #pragma once
 
 #include <functional>

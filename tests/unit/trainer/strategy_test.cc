@@ -108,7 +108,7 @@ TEST(DdpStrategy, LeavesUnusedParametersOfAStaticGraphOutOfTheBuckets) {
   OnRanks(2, [&](ThreadCommunicator& c) {
     SmallModel& model = *models[c.rank()];
     DdpStrategy strategy(model, c, {.static_graph = true});
-    model.with_bias = c.rank() == 1;  // a parameter that one rank uses counts as used
+    model.with_bias = c.rank() == 1;  // if any rank uses a parameter, it counts as used
     for (int step = 0; step < 2; ++step) strategy.Backward(LossOf(model, Images(0, 4)));
     EXPECT_EQ(ParametersInBuckets(strategy), (std::vector<int>{2, 0, 3}));
     EXPECT_FALSE(model.unused.grad().defined());
@@ -126,12 +126,13 @@ TEST(DdpStrategy, AStepOfAStaticGraphCopiesNothingFromTheHostToItsBuckets) {
     strategy.Backward(LossOf(model, Images(0, 4)));
     strategy.Backward(LossOf(model, Images(0, 4)));
     EXPECT_EQ(strategy.WhyNotRecorded(), "");
-    // The parameter without a gradient is known. Every rank reports the others, without looking.
+    // The parameter without a gradient is known from an earlier step. Every rank reports all other parameters
+    // as used, without checking.
     EXPECT_TRUE(strategy.buckets().back().tail.equal(at::ones({4})));
   });
 }
 
-// A recording that fails leaves a step in its middle.
+// If a recording fails, the step is incomplete.
 TEST(DdpStrategy, TrainsAsBeforeAfterADiscardedStep) {
   const auto models = EqualModels(4);
   OnRanks(2, [&](ThreadCommunicator& c) {

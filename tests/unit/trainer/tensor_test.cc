@@ -24,7 +24,7 @@ struct Case {
   int64_t parts;  // micro-batches of a group
   bool keeps_last_batch = true;
   int64_t epochs = 7;
-  // Batch normalisation multiplies rounding errors, which double precision makes small.
+  // Batch normalisation amplifies rounding errors, so use double precision.
   at::ScalarType type = at::kFloat;
 };
 
@@ -96,7 +96,7 @@ TEST_P(Tensor, TrainsLikeOneRank) {
   };
   compare(
       alone->named_parameters(), [](const Model& model) { return model.named_parameters(); }, true);
-  // Running statistics are those of the first group.
+  // The running statistics come from the first group.
   compare(
       alone->named_buffers(), [](const Model& model) { return model.named_buffers(); }, groups == 1);
   std::printf("%s, %d ranks, %d divide the model: largest deviation %.1e of a parameter's size\n", c.model,
@@ -136,8 +136,8 @@ TEST(TensorParts, HaveTheMemoryAndTheMessagesOfTheFormula) {
     double messages;              // numbers that a rank passes to the network in a step
   };
   const double tokens = kGlobalBatch * 16;
-  // Convolutions have 267,696 of the numbers. Of each sample the outputs of all of them are gathered, and the gradients of their
-  // inputs are added up, except of the first one.
+  // Convolutions have 267,696 of the parameters. For each sample, the outputs of all convolutions are
+  // gathered, and the gradients of the inputs of all convolutions except the first are summed.
   const double whole = 269'722, convolutions = 267'696;
   const double outputs = 7 * 16'384 + 6 * 8'192 + 6 * 4'096, inputs = 7 * 16'384 + 6 * 8'192 + 5 * 4'096;
   const std::vector<Expected> all = {

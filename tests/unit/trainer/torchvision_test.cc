@@ -52,7 +52,7 @@ NamedTensors Load(const std::string& path) {
   return ReadSafetensors(text.str(), path);
 }
 
-// The script, which serves all models, because it takes seconds to import PyTorch.
+// The running script. One process serves all models, because importing PyTorch takes seconds.
 class Reference {
  public:
   Reference() : dir_(testing::TempDir() + "/torchvision-" + std::to_string(getpid())) {
@@ -92,14 +92,14 @@ class Reference {
  private:
   const std::string dir_;
   pid_t pid_;
-  int status_ = 0;  // once the script has ended
+  int status_ = 0;  // exit status, after the script has ended
   FILE *ask_, *answer_;
 };
 
 class SameAs : public testing::TestWithParam<ModelInfo> {
  protected:
   static void SetUpTestSuite() {
-    signal(SIGPIPE, SIG_IGN);  // when the script has ended
+    signal(SIGPIPE, SIG_IGN);  // writing to a script that has ended must not end this process
     reference_ = std::make_unique<Reference>();
   }
   static void TearDownTestSuite() { reference_.reset(); }

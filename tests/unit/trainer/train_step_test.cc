@@ -127,7 +127,7 @@ TEST(AuxiliaryClassifier, AddsToTheLossByItsWeightAndLearns) {
   EXPECT_GT((model.other - 0.5).abs().max().item<double>(), 0);
 }
 
-// Without synchronization, each rank uses the mean over its own samples, also if the ranks have different
+// Without synchronization, each rank uses the mean over its own samples, even if the ranks have different
 // numbers of samples.
 TEST(UnequalParts, WeighNothingWithoutSynchronisation) {
   const auto models = EqualModels(3);

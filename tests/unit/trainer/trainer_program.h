@@ -1,5 +1,6 @@
-// A fixture that runs scalelab-trainer as the worker starts it: files in, events and an exit status out. If FORKED_RANK and
-// TRAINER_TEMPLATE name these programs, ranks are forked from a process that has loaded LibTorch.
+// A fixture that runs scalelab-trainer like the worker. The input is files, and the output is events and an
+// exit status. If FORKED_RANK and TRAINER_TEMPLATE name these programs, ranks are forked from a process that
+// has loaded LibTorch.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,9 +43,9 @@ struct Result {
     const auto finish = Of(rank, "finish");
     return finish.empty() ? "no finish" : finish[0]["parameter_hash"].get<std::string>();
   }
-  // Mean loss over the ranks of each step.
+  // Returns the loss of each step, as the mean over the ranks.
   std::vector<double> Losses() const { return Losses(events.size()); }
-  // The same over the first ranks.
+  // Returns the loss of each step, as the mean over the first ranks.
   std::vector<double> Losses(size_t ranks) const {
     std::vector<double> losses;
     for (size_t r = 0; r < ranks; ++r) {
@@ -101,7 +102,7 @@ class Trainer : public testing::Test {
   std::string EventsPath(int rank) const { return dir_ + "/events-" + std::to_string(rank) + ".jsonl"; }
   std::string SpecPath(int rank) const { return dir_ + "/spec-" + std::to_string(rank) + ".json"; }
 
-  // The shell command of a run whose ranks get specs[rank], or the last one.
+  // Returns the shell command of a run. Rank r gets specs[r], or the last specification if there are fewer.
   std::string Command(const std::vector<json>& specs, int ranks) {
     std::string command;
     for (int r = 0; r < ranks; ++r) {

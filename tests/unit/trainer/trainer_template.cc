@@ -1,5 +1,6 @@
-// Forks ranks from a process that has loaded LibTorch: trainer_template SOCKET. Loading it takes longer than most runs of the tests,
-// which start a rank with forked_rank.cc instead of the trainer. Writes "ready" to standard output, and ends with its parent.
+// Forks ranks from a process that has loaded LibTorch: trainer_template SOCKET. Loading LibTorch takes longer
+// than most runs of the tests. The tests therefore start forked_rank.cc instead of the trainer. This program
+// writes "ready" to standard output, and ends when its parent ends.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -106,7 +107,7 @@ int Main(int argc, char** argv) {
   }
   std::puts("ready");
   std::fflush(stdout);
-  signal(SIGCHLD, SIG_IGN);  // the kernel removes processes that have served a rank
+  signal(SIGCHLD, SIG_IGN);  // so that ended child processes do not become zombies
   for (;;) {
     const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) {

@@ -1,4 +1,4 @@
-// Tests of parameters that are whole only while they are used.
+// Tests of native/zero3, whose parameters are gathered only while they are used.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr double kTolerance = 5e-6;  // only the order of additions differs
 constexpr int kWidth = 16;
 
-// Multiplies by square matrices, one after another, in an order that a test may change.
+// A model that multiplies by square matrices, in an order that a test may change.
 class Chain : public Model {
  public:
   explicit Chain(int layers) {

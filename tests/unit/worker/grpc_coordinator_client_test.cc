@@ -9,8 +9,8 @@
 namespace scalelab::worker {
 namespace {
 
-// A call holds a reference to its channel, whose last holder joins gRPC's threads. If the last holder were
-// one of these threads, the process would crash.
+// A call holds a reference to its channel. The thread that releases the last reference joins gRPC's threads.
+// If it were one of these threads, the process would crash.
 TEST(GrpcCoordinatorClient, LeavesNothingOfACallBehind) {
   TempDir dir;
   const std::string address = "unix:" + (dir / "sock");

@@ -168,7 +168,7 @@ TEST(PlanLaunch, StartsEverythingAsAStepOfTheJobUnderSlurm) {
             "--kill-on-bad-exit=1 --input=none --export=ALL --chdir=/runs/1/2/t0 --gres=gpu:2 "
             "/opt/scalelab-rank /opt/scalelab-trainer");
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_HOSTFILE=/runs/1/2/t0/hosts"));
-  // 2 ranks with 2 cores each on 2 cores
+  // The case is 2 ranks with 2 cores each on a machine with 2 cores.
   EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=1"));
   EXPECT_THAT(plan->commands[0].environment, Contains("SLURM_PMIX_FENCE=ring"));
 

@@ -23,7 +23,7 @@ TEST(OutputLimit, CutsWhatIsPastTheLimitAndLeavesItsBeginning) {
   limit.Watch({dir / "long", dir / "short", dir / "none"});
   ASSERT_TRUE(
       loop.RunUntil([&] { return std::filesystem::file_size(dir / "long") < kMiB; }, absl::Seconds(30)));
-  // Later output follows the note.
+  // Later output follows the line that marks the cut.
   Append(dir / "long", "last words\n");
   limit.Finish();
   const std::string text = ReadAll(dir / "long");

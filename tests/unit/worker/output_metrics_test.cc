@@ -29,7 +29,7 @@ class OutputMetricsTest : public ::testing::Test {
     return made.ok() ? *std::move(made) : nullptr;
   }
 
-  // Ends the program and returns what is missing.
+  // Ends the program. Returns the error about missing metrics.
   std::string Finish(OutputMetrics& metrics, bool succeeded) {
     std::optional<std::string> problem;
     metrics.Finish(succeeded, [&](std::string text) { problem = std::move(text); });

@@ -1,4 +1,4 @@
-// Tests the real scalelab-rank, started as the launchers start it.
+// Tests the real scalelab-rank, with the environment and arguments that launchers use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -20,7 +20,7 @@ class Deadline:
     def __init__(self, seconds):
         self._seconds = seconds
         self._running = None  # (what, deadline), or None
-        self.finished = False  # the `finish` event is written; no event may follow it
+        self.finished = False  # whether the `finish` event was written; no event may follow it
         threading.Thread(target=self._watch, daemon=True).start()
 
     @contextlib.contextmanager

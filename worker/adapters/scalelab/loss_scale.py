@@ -9,8 +9,8 @@ import dataclasses
 
 FIRST = 65536.0
 _INTERVAL = 2000  # steps
-# Maps precisions of the run to policies of Keras' layers. A policy sets the type of computations; variables have single
-# precision.
+# Maps precisions of the run to policies of Keras' layers. A policy sets the type of computations; variables
+# have single precision.
 KERAS_POLICIES = {"amp-bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
 
 

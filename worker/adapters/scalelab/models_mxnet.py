@@ -2,7 +2,8 @@
 import mxnet as mx
 from mxnet.gluon import nn
 
-# Depth -> blocks of each stage; three stages for CIFAR (He et al. 2015, arXiv 1512.03385, section 4.2), four for ImageNet.
+# Maps the depth to the numbers of blocks of each stage: three stages for CIFAR (He et al. 2015, arXiv 1512.03385,
+# section 4.2), four for ImageNet.
 _CIFAR = {8: 1, 20: 3, 32: 5, 44: 7, 56: 9}
 _BOTTLENECKS = (3, 4, 6, 3)  # ResNet-50
 

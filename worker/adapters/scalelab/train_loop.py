@@ -31,7 +31,7 @@ class _Totals:
     samples_to_accuracy: typing.Optional[float] = None
     run_seconds: float = 0.0  # time of steps, evaluations and checkpoints
     checkpoint_seconds: float = 0.0  # time of writing checkpoints
-    lost_seconds: float = 0.0  # time of lost work, and of starting again
+    lost_seconds: float = 0.0  # time of lost work and of restarts
 
 
 def parameter_hash(parameters):

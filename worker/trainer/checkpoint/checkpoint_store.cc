@@ -31,7 +31,7 @@ constexpr std::string_view kMayDiffer[] = {"ranks", "batch_per_rank", "epochs", 
 
 enum class Effect { Recipe, Execution };
 
-// Runs `work`. Returns its error, empty if there was none.
+// Runs `work`. Returns the message of the exception that it threw; "" if it threw none.
 std::string ErrorOf(const std::function<void()>& work) {
   try {
     work();
@@ -77,7 +77,7 @@ json ReadManifest(const std::string& path) {
 void CheckRecipe(const json& theirs, const json& ours, const std::string& path) {
   for (const auto& [name, value] : ours.items()) {
     const auto it = theirs.find(name);
-    if (it == theirs.end() || *it == value) continue;  // a parameter that did not exist then
+    if (it == theirs.end() || *it == value) continue;  // absent: the checkpoint is older than the parameter
     throw TrainerError("checkpoint " + path + " was written with " + name + " " + it->dump() +
                        ", this run has " + value.dump() + ": restore " + name +
                        ", or remove the checkpoints of the run");
@@ -197,7 +197,7 @@ std::optional<int64_t> CheckpointStore::Save(int64_t step, const NamedTensors& s
 
 void CheckpointStore::RemoveOld() const {
   const std::vector<int64_t> steps = Steps();
-  std::error_code ignored;  // what cannot be removed now is removed after a later checkpoint
+  std::error_code ignored;  // RemoveOld after the next checkpoint tries again
   for (size_t i = keep_; i < steps.size(); ++i) fs::remove(PathOf(steps[i]) + kManifest, ignored);
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
@@ -229,7 +229,7 @@ Checkpoint CheckpointStore::Load(int64_t step) const {
 }
 
 std::optional<Checkpoint> CheckpointStore::LoadNewest() {
-  // Rank 0 decides: another node may still have an older view of the directory.
+  // All ranks use the list of rank 0, because another node may still see an older state of the directory.
   const std::vector<int64_t> found = communicator_.rank() == 0 ? Steps() : std::vector<int64_t>();
   const at::Tensor count = at::full({1}, static_cast<int64_t>(found.size()), at::kLong);
   communicator_.Broadcast(count, 0);
@@ -240,7 +240,7 @@ std::optional<Checkpoint> CheckpointStore::LoadNewest() {
   for (int64_t i = 0; i < steps.numel(); ++i) {
     const int64_t step = steps[i].item<int64_t>();
     Checkpoint loaded;
-    std::exception_ptr refused;  // not damaged: trying an older one would not help
+    std::exception_ptr refused;  // an error that older checkpoints would cause too
     const std::string error = ErrorOf([&] {
       try {
         loaded = Load(step);

@@ -38,7 +38,7 @@ class Descriptor {
   const int fd_;
 };
 
-// Writes to a descriptor and adds up the sum of what it has written.
+// Writes to a descriptor and computes the checksum of the bytes.
 class SummingBuffer : public std::streambuf {
  public:
   explicit SummingBuffer(int descriptor) : descriptor_(descriptor), buffer_(kBufferBytes) {
@@ -88,7 +88,8 @@ class SummingBuffer : public std::streambuf {
 
 }  // namespace
 
-// Each step is a bijection of the state for a given word, and of the word for a given state.
+// For a given word, the new state is a bijective function of the old state. For a given state, it is a
+// bijective function of the word. So two texts that differ in one word have different sums.
 void ByteSum::AddWord(uint64_t word) {
   state_ = (state_ ^ word) * 0xff51afd7ed558ccdu;
   state_ ^= state_ >> 32;

@@ -1,4 +1,5 @@
-// Files that are there completely or not at all, also after a power failure, and sums that show damage.
+// Writes files so that even after a power failure each one is either complete or absent, and computes
+// checksums that show damage.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 
 namespace scalelab::trainer {
 
-// A sum of 64 bits over bytes. Two texts of the same length that differ only within one aligned word of 8 bytes never
-// have the same sum; other differences are missed with a probability of about 2^-64.
+// A checksum of 64 bits. Two texts of the same length that differ only within one aligned word of 8 bytes
+// never have the same checksum. Two texts with other differences have the same checksum with a probability
+// of about 2^-64.
 class ByteSum {
  public:
   void Add(std::string_view bytes);
@@ -25,7 +27,7 @@ class ByteSum {
   char rest_[8] = {};  // bytes that do not fill a word yet: length_ % 8 of them
 };
 
-// Size and sum of a file.
+// Size and checksum of a file.
 struct FileSum {
   int64_t bytes = 0;
   std::string sum;
@@ -35,8 +37,9 @@ struct FileSum {
 
 FileSum SumOf(std::string_view bytes);
 
-// Replaces the file at `path` by what `write` writes: writes PATH.new, syncs it, renames it and syncs the directory.
-// Throws TrainerError that names the path, and exceptions of `write`; then the file is as before.
+// Replaces the file at `path` by what `write` writes: writes PATH.new, syncs it, renames it and syncs the
+// directory. Throws TrainerError that names the path, and exceptions of `write`. The file is unchanged
+// after an exception.
 FileSum WriteDurably(const std::string& path, const std::function<void(std::ostream&)>& write);
 
 // Returns the whole file. Throws TrainerError that names the path.

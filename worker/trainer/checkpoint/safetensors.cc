@@ -61,7 +61,7 @@ at::Tensor Take(const ordered_json& entry, std::string_view data) {
   if (bytes != end - begin) throw std::out_of_range("shape");
   at::Tensor tensor = at::empty(shape, type->type);
   if (bytes > 0)
-    std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);  // an empty tensor has no address
+    std::memcpy(tensor.data_ptr(), data.data() + begin, bytes);  // data_ptr() of an empty tensor is null
   return tensor;
 }
 

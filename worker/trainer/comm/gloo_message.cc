@@ -59,7 +59,7 @@ GlooMessage::~GlooMessage() {
   try {
     if (!interrupted_) Wait();
   } catch (const std::exception&) {
-    // The caller never called Wait, so it does not need the error.
+    // Ignore the error, because the caller never called Wait.
   }
 }
 

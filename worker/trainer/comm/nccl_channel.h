@@ -20,7 +20,7 @@ class NcclChannel {
   NcclChannel(KeyStore& store, NcclWatchdog& watchdog, at::Device device, int rank, int from, int to,
               std::chrono::milliseconds timeout);
 
-  // Sends or receives, in the order of the calls.
+  // Starts a send or a receive. They run in the order of the calls.
   std::unique_ptr<Work> Start(const at::Tensor& tensor) { return channel_.Start(tensor); }
   // For the watchdog. AsyncError returns NCCL's error on this channel. Abort ends all operations
   // on this channel.

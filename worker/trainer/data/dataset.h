@@ -33,8 +33,8 @@ struct ImageSet {
   std::shared_ptr<const ImageFiles> files;  // if the images are files
   std::shared_ptr<const SyntheticImages> synthetic;  // if they are synthetic
   std::vector<uint16_t> labels;                      // size, each below shape.classes
-  // Of text: sample i is the shape.tokens tokens from place i * shape.tokens on, its labels are those that follow each of
-  // them.
+  // Of text: sample i is the shape.tokens tokens from place i * shape.tokens on, its labels are those that
+  // follow each of them.
   std::vector<uint16_t> text;
 
   // Returns the planes of image i. The images must not be files. Any thread may call it.

@@ -51,13 +51,13 @@ void PrepareDevice(at::Device device, bool tf32);
 
 // Peaks of the memory that LibTorch used on a device, in bytes; 0 on a CPU.
 struct DeviceMemory {
-  int64_t tensors = 0;   // in tensors, workspaces of cuDNN included
-  int64_t reserved = 0;  // taken from the device, unused parts included
+  int64_t tensors = 0;   // bytes in tensors, including cuDNN's workspaces
+  int64_t reserved = 0;  // bytes that LibTorch has allocated on the device
 };
 DeviceMemory PeakDeviceMemory(at::Device device);
 
-// Keeps the memory of a tensor from being used again before the work that the calling thread's current stream has now is over.
-// To be called for a tensor that was allocated on another stream.
+// Prevents LibTorch from reusing the memory of `tensor` until the work that is now on the calling thread's
+// current stream has ended. Call it for a tensor that was allocated on another stream.
 void KeepForCurrentStream(const at::Tensor& tensor);
 
 }  // namespace scalelab::trainer

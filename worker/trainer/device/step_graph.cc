@@ -16,10 +16,11 @@ struct StepGraph::Graph {
 };
 
 StepGraph::StepGraph(const std::function<void()>& work) : graph_(std::make_unique<Graph>()) {
-  // A graph has memory of its own. Without this, what the steps before it used would be reserved in addition.
+  // A graph has its own memory pool. Release the cached memory of the earlier steps first, because otherwise
+  // both would occupy memory.
   c10::cuda::CUDACachingAllocator::emptyCache();
   const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
-  // Other threads may query events during the recording, as the NCCL watchdog does.
+  // With this mode, other threads may query events during the recording. The NCCL watchdog does so.
   graph_->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   std::exception_ptr cause;
   try {
@@ -28,14 +29,14 @@ StepGraph::StepGraph(const std::function<void()>& work) : graph_(std::make_uniqu
     cause = std::current_exception();
   }
   try {
-    graph_->graph.capture_end();  // after a failure too: ends the capture on the stream
+    graph_->graph.capture_end();  // ends the capture; necessary after a failure too
   } catch (...) {
     if (!cause) cause = std::current_exception();
     try {
-      // Otherwise the stream's tensors would go on to use the memory of the graph.
+      // Otherwise later tensors of the stream would still be allocated in the memory pool of the graph.
       c10::cuda::CUDACachingAllocator::endAllocateToPool(c10::cuda::current_device(), pool);
     } catch (const std::exception&) {
-      // It was ended before the failure.
+      // capture_end had done so before it failed.
     }
     (void)graph_.release();  // LibTorch's allocators may keep pointers to a graph whose recording failed
   }

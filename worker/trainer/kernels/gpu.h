@@ -1,4 +1,5 @@
-// What the kernels for GPUs have in common. They can be declared and called without the headers of CUDA.
+// Definitions that all GPU kernels use. With them, the kernels can be declared and called
+// without CUDA's headers.
 #pragma once
 
 // Functions with the arithmetic of a kernel are compiled for the GPU by nvcc and for the CPU by every compiler. Tests therefore

@@ -8,7 +8,7 @@ namespace scalelab::trainer {
 namespace {
 
 constexpr int kGroup = kGpuNormGroup;
-constexpr int kSide = 32;  // of the square blocks of the kernels that merge parts
+constexpr int kSide = 32;  // the kernels that merge parts have kSide x kSide threads in a block
 
 // Load and store the numbers of a group.
 __device__ void Load(const float* from, float (&to)[kGroup]) {
@@ -62,9 +62,9 @@ __device__ void Store(const float (&from)[kGroup], __nv_bfloat16* to) {
 
 // The rows and channels of the calling thread.
 struct Place {
-  int64_t channel, first, last;  // first: of this thread; last: the end of the part
+  int64_t channel, first, last;  // first: the thread's first row; last: end of the part
   int lane, line;
-  bool used;  // whether the thread has channels
+  bool used;  // false if `channel` is beyond the last channel
 
   __device__ Place(const GpuNormGrid& grid, int64_t rows, int64_t channels)
       : lane(static_cast<int>(threadIdx.x) % grid.width), line(static_cast<int>(threadIdx.x) / grid.width) {

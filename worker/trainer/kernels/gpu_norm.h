@@ -33,7 +33,7 @@ struct GpuNormGrid {
 
 inline GpuNormGrid MakeGpuNormGrid(int64_t rows, int64_t channels) {
   constexpr int64_t kBlocks = 512;          // about as many as an A100 or H100 executes at the same time
-  constexpr int64_t kLeastRowsAThread = 4;  // otherwise merging the parts takes longer than making them
+  constexpr int64_t kLeastRowsAThread = 4;  // with fewer, merging parts would take longer than computing them
   const int64_t groups = channels / kGpuNormGroup;
   GpuNormGrid grid;
   while (grid.width < std::min<int64_t>(groups, 32)) grid.width *= 2;
@@ -57,15 +57,16 @@ struct GpuNormForwardArrays {
   const void* x = nullptr;
   const void* residual = nullptr;  // null: nothing is added
   const float *weight = nullptr, *bias = nullptr;
-  // With `batch_statistics` x is normalized by its own mean and variance, and those are averaged into the running ones. Otherwise it
-  // is normalized by the running ones.
+  // With `batch_statistics`, x is normalized by its own mean and variance, and the running mean and variance
+  // are updated with them. Otherwise x is normalized by the running mean and variance.
   float *running_mean = nullptr, *running_var = nullptr;
   bool batch_statistics = true, relu = false;
   float momentum = 0.1f, epsilon = 1e-5f;
   float* workspace = nullptr;
   void* y = nullptr;  // (x - mean) * inverse * weight + bias (+ residual), rectified if `relu`
   float *mean = nullptr, *inverse = nullptr;  // inverse: 1 / sqrt(variance + epsilon)
-  // Bit c % 8 of byte (row * channels + c) / 8 is set unless y was negative or 0 before rectification. Null: not stored.
+  // Bit c % 8 of byte (row * channels + c) / 8 is set unless y was negative or 0 before rectification. If
+  // null, the bits are not stored.
   uint8_t* positive = nullptr;
 };
 
@@ -73,12 +74,12 @@ struct GpuNormBackwardArrays {
   GpuNumber type = GpuNumber::kFloat;
   int64_t rows = 0, channels = 0;
   const void *x = nullptr, *dy = nullptr;
-  const uint8_t* positive = nullptr;  // of forward; null: it did not rectify
+  const uint8_t* positive = nullptr;  // from the forward pass; null: it did not rectify
   const float *weight = nullptr, *mean = nullptr, *inverse = nullptr;
   bool batch_statistics = true;
   float* workspace = nullptr;
   void* dx = nullptr;
-  // The gradient of the residual: 0 where y was rectified to 0, else dy. Null: not stored.
+  // The gradient of the residual: 0 where y was rectified to 0, else dy. If null, it is not stored.
   void* dz = nullptr;
   float *dweight = nullptr, *dbias = nullptr;
 };

@@ -8,8 +8,9 @@
 
 namespace scalelab::trainer {
 
-// Sums over some rows of one channel. In forward: the number of rows, their mean, and the sum of the squared distances from the mean.
-// In backward: unused, the sum of dz, and the sum of dz * (x - mean).
+// Sums over some rows of one channel. In the forward pass, `count` is the number of rows, `first` their mean,
+// and `second` the sum of the squared distances from the mean. In the backward pass, `count` is unused,
+// `first` is the sum of dz, and `second` the sum of dz * (x - mean).
 struct GpuNormSums {
   float count = 0, first = 0, second = 0;
 };
@@ -27,11 +28,11 @@ struct GpuNormShiftedSums {
   SCALELAB_HOST_DEVICE GpuNormSums Moments(float count) const {
     const float offset = count > 0 ? sum / count : 0;
     const float second = squares - sum * offset;
-    return {count, shift + offset, second < 0 ? 0 : second};  // this order keeps NaN
+    return {count, shift + offset, second < 0 ? 0 : second};  // this order of operands keeps NaN
   }
 };
 
-// Returns the moments of the rows of both.
+// Returns the moments (count, mean, squared distances) of the rows of `a` and `b` together.
 struct GpuNormMergeMoments {
   SCALELAB_HOST_DEVICE GpuNormSums operator()(const GpuNormSums& a, const GpuNormSums& b) const {
     const float count = a.count + b.count, share = count > 0 ? b.count / count : 0,
@@ -41,7 +42,7 @@ struct GpuNormMergeMoments {
   }
 };
 
-// Returns the sums of backward over the rows of both.
+// Returns the sums of the backward pass over the rows of `a` and `b` together.
 struct GpuNormAddSums {
   SCALELAB_HOST_DEVICE GpuNormSums operator()(const GpuNormSums& a, const GpuNormSums& b) const {
     return {0, a.first + b.first, a.second + b.second};
@@ -52,7 +53,8 @@ SCALELAB_HOST_DEVICE inline float GpuNormInverse(float variance, float epsilon) 
   return 1.0f / sqrtf(variance + epsilon);
 }
 
-// Returns the inverse deviation of all rows, and averages their mean and unbiased variance into the running ones.
+// Returns the inverse standard deviation of all rows. Updates the running mean and variance with the mean and
+// the unbiased variance of these rows.
 SCALELAB_HOST_DEVICE inline float GpuNormFinishMoments(const GpuNormSums& all, float momentum, float epsilon,
                                                        float& running_mean, float& running_var) {
   const float variance = all.second / all.count;
@@ -67,7 +69,7 @@ SCALELAB_HOST_DEVICE inline float GpuNormApply(float x, float mean, float scale,
   return (x - mean) * scale + bias + residual;
 }
 
-// As torch.relu and its gradient, both let NaN through.
+// Both functions treat NaN as torch.relu and its gradient do: NaN stays NaN and counts as positive.
 SCALELAB_HOST_DEVICE inline float GpuNormRectify(float z) { return z < 0 ? 0 : z; }
 SCALELAB_HOST_DEVICE inline bool GpuNormIsPositive(float z) { return !(z <= 0); }
 
@@ -81,7 +83,8 @@ struct GpuNormSlopes {
   float a = 0, b = 0, c = 0;
 };
 
-// With `batch_statistics`, every value contributed to the statistics that normalize all values.
+// With `batch_statistics`, b and c are not 0, because every x also changes the mean and the variance that
+// normalize the other values.
 SCALELAB_HOST_DEVICE inline GpuNormSlopes GpuNormFinishGradient(const GpuNormSums& all, int64_t rows,
                                                                 float weight, float inverse,
                                                                 bool batch_statistics) {

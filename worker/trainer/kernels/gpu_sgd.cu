@@ -8,13 +8,14 @@ namespace scalelab::trainer {
 namespace {
 
 constexpr int kThreads = 256, kLanes = 4;
-constexpr int64_t kChunk = 4096;  // elements of a block
-// The arguments of a kernel may have 4 KB. Arguments in the memory of the GPU would have to be copied there first.
+constexpr int64_t kChunk = 4096;  // elements that one block computes
+// The greatest number of tensors whose pointers fit into the arguments of one kernel, which may have 4 KB. A
+// longer list would have to be copied to the memory of the GPU first.
 constexpr int kTensors = 76;
 
 struct Tensors {
   GpuSgdTensor tensors[kTensors];
-  int first_chunk[kTensors];  // of each tensor
+  int first_chunk[kTensors];  // number of each tensor's first chunk
   int count;
 };
 static_assert(sizeof(Tensors) + sizeof(GpuSgdOptions) <= 4096);
@@ -27,7 +28,7 @@ __device__ bool IsAligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// Block b computes one chunk of the tensor whose chunks include b.
+// The chunks of all tensors are numbered one after another. Block b computes chunk b.
 template <typename Copy>
 __global__ void __launch_bounds__(kThreads)
     Step(__grid_constant__ const Tensors all, __grid_constant__ const GpuSgdOptions options) {

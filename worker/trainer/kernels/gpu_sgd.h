@@ -21,7 +21,8 @@ struct GpuSgdTensor {
 struct GpuSgdOptions {
   float momentum = 0;
   const float* rate = nullptr;  // one number in the memory of the GPU
-  // One number in the memory of the GPU: if it is 1, nothing changes. Null: the step is never left out.
+  // One number in the memory of the GPU. If it is 1, the step changes nothing. If the pointer is null, no
+  // step is left out.
   const float* left_out = nullptr;
   GpuNumber copies = GpuNumber::kBFloat16;
 };

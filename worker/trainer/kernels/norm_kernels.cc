@@ -13,7 +13,7 @@
 namespace scalelab::trainer {
 namespace {
 
-// The compiler uses one or more registers for it, depending on the processor.
+// Depending on the processor, the compiler keeps one value of this type in one or more vector registers.
 typedef float Lanes __attribute__((vector_size(4 * kNormLanes), aligned(4), may_alias));
 
 #define AT(pointer, index) (*reinterpret_cast<const Lanes*>((pointer) + (index)))
@@ -53,7 +53,7 @@ FOR_EACH_CPU void NormApply(const float* x, const float* residual, int64_t rows,
         const int64_t i = r * channels + c;
         Lanes z = (AT(x, i) - m) * g + b;
         if (residual != nullptr) z += AT(residual, i);
-        if (relu) z = z < zero ? zero : z;  // this order keeps NaN
+        if (relu) z = z < zero ? zero : z;  // this order of operands keeps NaN
         AT_MUTABLE(y, i) = z;
       }
     }

@@ -1,5 +1,6 @@
-// Arithmetic on arrays of numbers for reductions between ranks. Plain loops on the calling thread: Torch's
-// operators would start a second team of OpenMP threads on a communication thread.
+// Arithmetic on arrays of numbers for reductions between ranks. The functions are plain loops on the
+// calling thread. They are not Torch's operators, which would start another team of OpenMP threads on
+// a communication thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>

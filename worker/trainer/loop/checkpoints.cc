@@ -16,8 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-// Ranks agree on what to do about this often: short against the time that a scheduler leaves after a signal, long against the
-// time that an all-reduce of three numbers takes.
+// The ranks exchange their signals and timers at about this interval. It is much shorter than the time
+// that a scheduler allows after a signal, and much longer than the all-reduce of three numbers that
+// the exchange takes.
 constexpr double kAgreementSeconds = 0.25;
 constexpr int64_t kMostSteps = 10'000;    // between two agreements
 constexpr std::streamoff kTail = 65'536;  // bytes that contain the last event
@@ -98,7 +99,8 @@ double Checkpoints::Begin(double useful_seconds) {
   return std::max(0.0, before - useful_seconds) + (now - begin);
 }
 
-// Shares what the ranks know about signals and time. Returns whether a checkpoint is due because of them.
+// Exchanges between the ranks whether one has received a signal and whether checkpoint_every_minutes have
+// passed. Returns whether one of them requires a checkpoint.
 bool Checkpoints::Agree(int64_t steps) {
   const double each = agreed_at_ < 0 ? kAgreementSeconds
                                      : since_agreement_.Seconds() / static_cast<double>(steps - agreed_at_);

@@ -1,4 +1,4 @@
-// When a run writes checkpoints, and what it has lost by interruptions.
+// Decides when a run writes checkpoints, and computes the time that the run has lost by interruptions.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,29 @@ namespace scalelab::trainer {
 
 class Communicator;
 
-// Without checkpoint_every_steps and checkpoint_every_minutes, nothing is written and signals keep their effect.
+// If neither checkpoint_every_steps nor checkpoint_every_minutes is set, no checkpoints are written, and a
+// signal ends the process as usual.
 class Checkpoints {
  public:
-  // Throws TrainerError if checkpoints are requested and SCALELAB_CHECKPOINT_DIR is not set. All references must outlive the
-  // object.
+  // Throws TrainerError if checkpoints are requested and SCALELAB_CHECKPOINT_DIR is not set. All references
+  // must outlive the object.
   Checkpoints(const TrainingSpec& spec, Communicator& communicator, EventWriter& events);
 
   // Returns the checkpoint to continue from, if there is one. Collective.
   std::optional<Checkpoint> LoadNewest();
 
-  // Records the start of this attempt. `useful_seconds`: time of earlier attempts until the checkpoint. Returns the seconds of
-  // earlier attempts whose work is lost, and of the start of this attempt if it is not the first; 0 on ranks other than 0.
+  // Records the start of this attempt. `useful_seconds` is the time that earlier attempts took until the
+  // checkpoint. Returns the seconds of earlier attempts after the checkpoint, whose work is lost, plus the
+  // seconds that this attempt took to start if it is not the first. Returns 0 on ranks other than 0.
   double Begin(double useful_seconds);
 
-  // Returns whether all ranks write a checkpoint now, after `steps` steps of the run: one is due, or a rank has got a signal.
-  // Collective: to be called after each step but the last, except where nothing can be written.
+  // Returns whether all ranks must write a checkpoint now, after `steps` steps of the run, because one is due
+  // or a rank has received a signal. Collective. Call it after each step except the last, and not where a
+  // strategy cannot write a checkpoint.
   bool Due(int64_t steps);
   // Writes a checkpoint and reports it. Collective.
   void Save(int64_t steps, const NamedTensors& shared, const NamedTensors& mine);
-  // Ends the process if a rank has got a signal. Call it after Save.
+  // Ends the process if a rank has received a signal. Call it after Save.
   void EndIfSignalled() const;
   // Removes the checkpoints of the run, which has finished. Collective.
   void RemoveAll();
@@ -53,17 +56,18 @@ class Checkpoints {
   const double began_;  // Unix time
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<StopSignal> signal_;
-  Stopwatch since_last_;  // checkpoint
-  Stopwatch since_agreement_;
-  int64_t agreed_at_ = -1;  // number of steps
+  Stopwatch since_last_;       // since the last checkpoint
+  Stopwatch since_agreement_;  // since the last call of Agree or Save
+  int64_t agreed_at_ = -1;     // number of steps before that call
   int64_t next_agreement_ = 0;
-  bool due_ = false;   // by time
+  bool due_ = false;   // because of a signal or checkpoint_every_minutes
   int signalled_ = 0;  // the signal on which the ranks agreed; 0: none
   double seconds_ = 0;
 };
 
-// Adds up, over the attempts that a file lists (one JSON object a line: begin, events), the seconds from their begin to the
-// last event in their event files. Attempts whose event file cannot be read count as 0.
+// Returns the sum, over the attempts that a file lists, of the seconds from the begin of the attempt to the
+// last event in its event file. The file has one JSON object {begin, events} a line. Attempts whose event
+// file cannot be read count as 0.
 double SecondsOfAttempts(const std::string& path);
 
 }  // namespace scalelab::trainer

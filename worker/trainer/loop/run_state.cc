@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kStrategy = "strategy/";
 
-// The structs as vectors of numbers, in the order of their members.
+// Checkpoints store these structs as vectors of doubles, in the order of their members.
 static_assert(sizeof(EpochSums) % sizeof(double) == 0 && sizeof(RunTotals) % sizeof(double) == 0);
 
 template <typename Struct>
@@ -73,7 +73,7 @@ NamedTensors RunState::Shared() const {
 }
 
 NamedTensors RunState::Mine(const EpochSums& epoch, const RunTotals& totals) const {
-  const NamedTensors of_strategy = strategy_.State();  // may write into buffers
+  const NamedTensors of_strategy = strategy_.State();  // first, because State may write into buffers
   NamedTensors tensors = weights_.Mine();
   for (auto& named : Buffers(model_)) tensors.push_back(std::move(named));
   AppendBelow(tensors, kStrategy, of_strategy);
@@ -109,11 +109,12 @@ void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& e
     return meter_.Continue(checkpoint.step, {first, first + meter.numel()});
   }
   meter_.Continue(checkpoint.step, {});
-  // Other numbers than those that the ranks drew before. Keys of samples start with the epoch, which is smaller.
+  // Use keys that no generator of the run has used yet. The keys of samples start with the epoch, which is a
+  // much smaller number.
   Random random(seed, UINT64_MAX - static_cast<uint64_t>(checkpoint.step),
                 static_cast<uint64_t>(communicator_.rank()));
   at::manual_seed(random.Next());
-  // Rank 0 gets the sums of all ranks; the others add nothing to them.
+  // Rank 0 continues with the sums of all ranks that wrote the checkpoint. The other ranks continue with 0.
   for (size_t rank = 1; rank < checkpoint.of_ranks.size(); ++rank) {
     const auto sums = StructOf<EpochSums>(Find(checkpoint.of_ranks[rank], "epoch"), "epoch");
     epoch.loss += sums.loss, epoch.correct += sums.correct, epoch.samples += sums.samples;

@@ -1,4 +1,4 @@
-// Everything that a run has to keep between two processes, as tensors with names.
+// Collects the state of a run that a later process needs to continue it, as named tensors, and restores it.
 #pragma once
 
 #include "worker/trainer/checkpoint/checkpoint_store.h"
@@ -10,16 +10,16 @@
 
 namespace scalelab::trainer {
 
-// Figures of a run that grow from epoch to epoch, for its `finish` event.
+// Values that a run accumulates from epoch to epoch for its `finish` event.
 struct RunTotals {
   double train_loss = 0, training_seconds = 0, cpu_seconds = 0, left_out = 0, samples = 0;
   double time_to_accuracy = -1, samples_to_accuracy = 0, accuracy = 0;
-  double run_seconds = 0;         // of steps, evaluations and checkpoints
-  double checkpoint_seconds = 0;  // of writing checkpoints
-  double lost_seconds = 0;        // of work that was lost, and of starting again
+  double run_seconds = 0;         // time of steps, evaluations and checkpoints
+  double checkpoint_seconds = 0;  // time of writing checkpoints
+  double lost_seconds = 0;        // time of work that was lost, and of restarts
 };
 
-// The parts of a run whose state is kept. All must outlive the object.
+// The state of the objects that are passed to the constructor. All of them must outlive this object.
 class RunState {
  public:
   RunState(at::Device device, Model& model, TrainStep& step, Strategy& strategy, RunMeter& meter,
@@ -31,20 +31,24 @@ class RunState {
         meter_(meter),
         communicator_(communicator) {}
 
-  // Returns what is equal on all ranks.
+  // Returns the part of the state that is equal on all ranks.
   NamedTensors Shared() const;
-  // Returns what belongs to this rank: its weights, buffers, random numbers, the strategy's state, measurements. `epoch` is the
-  // part of the epoch before the checkpoint. Collective.
+  // Returns the part of the state that may differ between ranks: weights, buffers, random number
+  // generators, the strategy's state and measurements. `epoch` has the sums over the steps of the current
+  // epoch so far. Collective.
   NamedTensors Mine(const EpochSums& epoch, const RunTotals& totals) const;
 
-  // Continues from a checkpoint. With another number of ranks, all take the buffers of rank 0, draw new random numbers and
-  // measure anew. Throws TrainerError if the checkpoint does not fit the model. Collective.
+  // Continues from a checkpoint. If another number of ranks wrote it, all ranks use the buffers of rank 0,
+  // seed their generators anew and start their measurements again. Throws TrainerError if the checkpoint does
+  // not fit the model. Collective.
   void Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals);
-  // Prepares a strategy to continue from a checkpoint. Called before its TrainStep is made. Collective.
+  // Prepares a strategy to continue from a checkpoint. Must be called before the TrainStep of the strategy
+  // is constructed. Collective.
   static void Prepare(const Checkpoint& checkpoint, Strategy& strategy, const Communicator& communicator);
 
  private:
-  // Returns how many ranks train on the same samples, and count them.
+  // Returns the number of ranks that train on the same samples. A sum over all ranks counts a sample
+  // that many times.
   double Copies() const { return RanksOfASlice(strategy_, communicator_.size()); }
 
   const at::Device device_;

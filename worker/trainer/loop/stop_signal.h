@@ -14,7 +14,8 @@ class StopSignal {
 
   // Returns the number of the last signal; 0 if there was none.
   static int number();
-  // Ends the process by this signal, so that its parent sees that it did not finish.
+  // Ends the process by the signal `number`, so that the exit status shows the parent process that training
+  // did not finish.
   [[noreturn]] static void EndProcess(int number);
 };
 

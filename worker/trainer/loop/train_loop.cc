@@ -47,7 +47,8 @@ ShardedSampler MakeSampler(const TrainingSpec& spec, int64_t samples, DataSlice 
   return sampler;
 }
 
-// Returns the sums of an epoch over all ranks, of which `copies` have each sample; seconds are those of this rank.
+// Returns the sums of an epoch over all ranks. `copies` ranks train on each sample, which counts once. The
+// seconds are those of this rank.
 EpochSums SumOverRanks(const EpochSums& mine, int copies, Communicator& communicator) {
   at::Tensor sums = at::tensor({mine.loss, mine.correct, mine.samples}, at::kDouble);
   communicator.AllReduce(sums, ReduceOp::kSum);
@@ -90,7 +91,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   const std::shared_ptr<Model> model = MakeInitialModel(spec, data.train.shape, &communicator);
   model->to(device);
   for (at::Tensor& parameter : model->parameters()) {
-    // Before the strategy makes buckets, because gradients have the strides of their parameters.
+    // Do this before the strategy makes buckets of gradients, because a gradient has the strides
+    // of its parameter.
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   }
   const std::unique_ptr<Strategy> strategy = MakeStrategy(
@@ -109,7 +111,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
   RunMeter meter(spec.warmup_steps, spec.global_batch);
   RunState state(device, *model, train_step, *strategy, meter, communicator);
   RunTotals totals;
-  EpochSums begun;  // of the epoch in which the run continues
+  EpochSums begun;  // sums of the epoch in which the checkpoint was written
   int64_t first_step = 0;
   if (checkpoint) {
     state.Restore(*checkpoint, static_cast<uint64_t>(spec.seed), begun, totals);

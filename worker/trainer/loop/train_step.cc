@@ -23,7 +23,7 @@ std::vector<at::Tensor> PartsOf(const at::Tensor& rows, int64_t most) {
 
 }  // namespace
 
-// A step as its strategy sees it.
+// The interface of a step that the strategy uses.
 class TrainStep::Task : public StepTask {
  public:
   Task(TrainStep& owner, const Batch& batch, StepRecord& record)
@@ -49,18 +49,18 @@ class TrainStep::Task : public StepTask {
   double rate() const override { return record_.rate; }
   StepMarks& marks() override { return record_.marks; }
 
-  // Returns the elements of StepNumber, which must have parts.
+  // Returns the numbers of the step's event in the order of StepNumber. The step must have at least one part.
   at::Tensor Numbers() const;
 
  private:
-  // Returns the loss that Forward returns.
+  // Returns the result of Forward for the model's output `out`: the weighted and scaled loss.
   at::Tensor LossOf(const TrainingLogits& out, int64_t part);
 
   TrainStep& owner_;
   StepRecord& record_;
   const int64_t samples_;
   const std::vector<at::Tensor> images_, labels_;
-  const bool together_;  // the ranks train on one global batch, and skip the same steps
+  const bool together_;  // gradients are averaged over ranks, which therefore skip the same steps
   std::vector<at::Tensor> logits_, losses_;
   at::Tensor rank_square_, mean_square_;
 };
@@ -85,7 +85,7 @@ at::Tensor TrainStep::Task::LossOf(const TrainingLogits& out, int64_t part) {
   if (out.auxiliary.defined()) {
     loss = loss + kAuxiliaryWeight * MeanLoss(out.auxiliary, labels_[part]);
   }
-  // The parts must add up to the mean over the batch.
+  // Weight the loss of the part, so that the losses of all parts add up to the mean over the batch.
   if (images_.size() > 1) {
     loss = loss * (static_cast<double>(labels_[part].size(0)) / static_cast<double>(samples_));
   }
@@ -112,12 +112,12 @@ void TrainStep::Task::Measured(BackwardCost cost) {
 
 void TrainStep::Task::Update() {
   LossScaler& scaler = owner_.scaler_;
-  if (scaler.scale().defined()) {  // before Unscale, which may change it
+  if (scaler.scale().defined()) {  // read the scale before Unscale, which may change it
     const at::Tensor squared_scale = scaler.scale().to(at::kDouble).square().squeeze();
     rank_square_ = rank_square_ / squared_scale;
     mean_square_ = mean_square_ / squared_scale;
   }
-  // Ranks with equal gradients find the same infinite ones.
+  // If gradients are equal on all ranks, each rank finds the same infinite gradients without communication.
   const bool equal = owner_.strategy_.stored() == Strategy::Stored::kOnce;
   owner_.optimizer_.Apply(
       scaler.Unscale(owner_.trained_, together_ && !equal ? &owner_.communicator_ : nullptr));
@@ -211,7 +211,8 @@ void TrainStep::Record(const Batch& batch) {
   try {
     graph_ = std::make_unique<StepGraph>([&] { Body(input_, left_); });
   } catch (const c10::Error& e) {
-    // The same operations run in the same order without a graph, so other ranks may replay theirs.
+    // This rank continues without a graph. The other ranks may still replay their graphs, because the same
+    // operations run in the same order with and without a graph.
     std::fprintf(stderr, "cuda_graph is set, but the step cannot be recorded, so steps run as usual: %s\n",
                  FirstLine(e.what_without_backtrace()).c_str());
     strategy_.DiscardStep();

@@ -29,8 +29,8 @@ class TrainStep {
             Strategy& strategy, Communicator& communicator);
   ~TrainStep();
 
-  // Runs one step and fills in `record`, whose global_samples must be set. On a rank that does not train, the batch has no
-  // samples, and the record gets no numbers. Collective.
+  // Runs one step and fills in `record`, whose global_samples must be set. On a rank that does not train, the
+  // batch must be empty, and the numbers of the record are not set. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
   // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them restores a state.
@@ -49,14 +49,15 @@ class TrainStep {
   Model& model_;
   Strategy& strategy_;
   Communicator& communicator_;
-  const int64_t slices_;                   // into which the ranks divide a global batch
-  const std::vector<at::Tensor> trained_;  // what the optimizer updates
-  // On a GPU with automatic mixed precision, if the engine allows it: the weights that convolutions use. Else null.
+  const int64_t slices_;                   // number of slices into which the ranks divide a global batch
+  const std::vector<at::Tensor> trained_;  // the tensors that the optimizer updates
+  // Copies of the weights in the type in which convolutions compute. Null unless the run uses automatic mixed
+  // precision on a GPU and the engine allows copies.
   const std::unique_ptr<WeightCopies> copies_;
   Sgd optimizer_;
   LossScaler scaler_;
 
-  const at::Tensor unknown_;  // a number that is not known
+  const at::Tensor unknown_;  // the value of numbers that are not known
 
   int64_t steps_ = 0;
   std::unique_ptr<StepGraph> graph_;  // the recorded step; input_ and left_ are its input and its record

@@ -96,8 +96,9 @@ int Run(int argc, char** argv) {
 
 int TrainerMain(int argc, char** argv) {
   const int status = Run(argc, argv);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which report after main
-  // All files and connections are closed. The destructors of LibTorch's global objects would only cost time.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers report after main
+  // All files and connections are closed. Skip the destructors of LibTorch's global objects, which
+  // only take time.
   std::cout.flush();
   std::fflush(nullptr);
   std::_Exit(status);

@@ -16,8 +16,9 @@ constexpr std::string_view kVelocity = "optimizer/velocity/", kScaler = "scaler/
 
 // A parameter that is trained, with the names of its tensors.
 struct Trained {
-  std::string name, velocity;  // without prefix; with prefix
-  at::Tensor whole;            // has its shape and strides
+  // name: that of the parameter, without "parameter/". velocity: that of the velocity, with "optimizer/velocity/".
+  std::string name, velocity;
+  at::Tensor whole;  // has the shape and strides of the parameter
   std::string parameter() const { return "parameter/" + name; }
 };
 
@@ -46,11 +47,12 @@ std::string PlaceName(const std::string& name, int64_t first) {
   return ShardName(std::string(kPlace) + name, first);
 }
 
-// The strides of a shard that is a range of memory.
+// The strides of a shard that is a contiguous range of the parameter's memory.
 constexpr int64_t kRange[] = {1};
 bool IsRange(at::IntArrayRef strides) { return strides == at::IntArrayRef(kRange); }
 
-// Returns the place of a shard in `flat`, the memory of the whole tensor; an undefined tensor if it does not fit.
+// Returns a view of `flat`, the memory of the whole tensor, at the elements of a shard. Returns an undefined
+// tensor if the shard does not fit into it.
 at::Tensor ViewIn(const at::Tensor& flat, int64_t first, at::IntArrayRef sizes, at::IntArrayRef strides) {
   if (sizes.size() != strides.size()) return {};
   int64_t last = first;
@@ -58,8 +60,8 @@ at::Tensor ViewIn(const at::Tensor& flat, int64_t first, at::IntArrayRef sizes, 
   return last < flat.numel() ? flat.as_strided(sizes, strides, first) : at::Tensor();
 }
 
-// Returns `whole` of the parameter `of`, or of its velocity, from the shards of all ranks. `strides` are those with which it was
-// divided.
+// Returns the tensor `whole`, which is the parameter `of` or its velocity, assembled from the shards of all
+// ranks. `strides` are those of the whole tensor when it was divided.
 at::Tensor Join(const std::vector<NamedTensors>& of_ranks, const Trained& of, const std::string& whole,
                 at::IntArrayRef strides) {
   const at::IntArrayRef sizes = of.whole.sizes();
@@ -87,7 +89,7 @@ at::Tensor Join(const std::vector<NamedTensors>& of_ranks, const Trained& of, co
   return flat.as_strided(sizes, strides);
 }
 
-// Returns the mean of parameters and optimizer over the ranks, and the scale of rank 0.
+// Returns the parameters and velocities, averaged over the ranks, and the loss scale of rank 0.
 NamedTensors MeanOf(const std::vector<NamedTensors>& of_ranks) {
   NamedTensors mean;
   for (const auto& [name, tensor] : of_ranks.at(0)) {
@@ -151,7 +153,7 @@ NamedTensors Weights::Mine() const {
   return tensors;
 }
 
-// Returns the weights of a checkpoint of another number of ranks, with the names of All.
+// Returns the whole tensors of a checkpoint that another number of ranks wrote, with the names that All uses.
 NamedTensors Weights::PutTogether(const Checkpoint& checkpoint) const {
   const auto stored = static_cast<Stored>(Find(checkpoint.shared, "stored").item<int64_t>());
   if (stored == Stored::kPerRank || strategy_.stored() == Stored::kPerRank) {
@@ -172,7 +174,7 @@ NamedTensors Weights::PutTogether(const Checkpoint& checkpoint) const {
   return whole;
 }
 
-// Sets the shards of this rank.
+// Copies the elements of the whole tensors that belong to this rank's shards.
 void Weights::Divide(const NamedTensors& whole) const {
   const at::NoGradGuard no_grad;
   const std::vector<Part> parts = PartsOfShards();

@@ -10,31 +10,34 @@
 
 namespace scalelab::trainer {
 
-// Strategy::stored decides who stores what. A tensor of a whole parameter is called parameter/NAME or
-// optimizer/velocity/POSITION; that of a shard has the same name, "@" and Shard::first. place/NAME@FIRST has the strides of a shard
-// that is not a range of the parameter's memory.
+// Strategy::stored decides whether rank 0 stores the weights for all ranks, or each rank stores its own. The
+// names of tensors in a checkpoint are:
+// - parameter/NAME for a parameter, and optimizer/velocity/POSITION for its velocity;
+// - the same name with "@FIRST" for a shard, where FIRST is Shard::first;
+// - place/NAME@FIRST for the strides of a shard that is not a contiguous range of the parameter's memory.
 class Weights {
  public:
   // All references must outlive the object.
   Weights(Model& model, const TrainStep& step, Strategy& strategy)
       : model_(model), step_(step), strategy_(strategy) {}
 
-  // Returns what rank 0 stores for all ranks.
+  // Returns the tensors that rank 0 stores for all ranks.
   NamedTensors Shared() const;
-  // Returns what this rank stores.
+  // Returns the tensors that this rank stores.
   NamedTensors Mine() const;
 
-  // Sets the weights to those of a checkpoint. `same`: as many ranks wrote it. Otherwise shards are put together and divided
-  // again. Throws TrainerError if they do not fit the model or the number of ranks. Collective.
+  // Sets the weights to those of a checkpoint. `same` is whether as many ranks wrote the checkpoint as now
+  // read it. If it is false, shards are assembled to whole tensors and divided again. Throws TrainerError if
+  // they do not fit the model or the number of ranks. Collective.
   void Restore(const Checkpoint& checkpoint, bool same) const;
 
  private:
-  // What is stored of a shard.
+  // A tensor of a shard: its part of the parameter or of the velocity.
   struct Part {
     std::string name;   // of the whole parameter
     std::string whole;  // name of the whole tensor: the parameter or its velocity
     Shard shard;
-    at::Tensor tensor;  // of the model or the optimizer, with the shape of the shard
+    at::Tensor tensor;  // memory of the model or the optimizer, with the shape of the shard
   };
 
   bool InShards() const { return strategy_.stored() == Strategy::Stored::kShards; }

@@ -48,7 +48,7 @@ class EventWriter {
   std::string line_;  // used by the calling thread; a member to reuse its memory
 
   std::mutex writing_;  // held around write(), so that lines keep their order; taken before mutex_
-  std::mutex mutex_;    // guards the members below
+  std::mutex mutex_;    // guards pending_, write_error_ and closing_
   std::condition_variable changed_;
   std::string pending_;
   int write_error_ = 0;

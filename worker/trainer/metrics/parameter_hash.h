@@ -1,4 +1,4 @@
-// A fingerprint of parameters, used to check that ranks (and repeats of a run) hold the same ones.
+// A fingerprint of parameters, used to check whether ranks, or repetitions of a run, have equal parameters.
 #pragma once
 
 #include <string>

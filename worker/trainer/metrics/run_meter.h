@@ -12,8 +12,7 @@ namespace scalelab::trainer {
 // Seconds of one step and its parts.
 struct StepTimes {
   double total = 0, data = 0, forward = 0, backward = 0, comm_exposed = 0, optimizer = 0;
-  double comm_total =
-      0;  // with communication in progress, hidden or exposed; not one of the parts of `total`
+  double comm_total = 0;  // time with communication in progress; it may overlap with the other parts
 };
 
 class RunMeter {
@@ -26,14 +25,16 @@ class RunMeter {
   void Add(const StepTimes& step, int64_t samples);
   // Adds a step of which only `total` and `data` are known.
   void AddWhole(const StepTimes& step, int64_t samples);
-  // Adds the squared norms of this rank's gradient and of the mean of all ranks' gradients in the step that was added last.
-  // Has no effect if the step is not in the window or not full, or if a norm is not finite.
+  // Adds, for the step that was added last, the squared norm of this rank's gradient and that of the mean
+  // gradient of all ranks. Has no effect if the step was a warm-up step or had fewer than `global_batch`
+  // samples, or if a norm is not finite.
   void AddSquares(double of_rank, double of_mean, int64_t samples);
 
-  // Returns everything that was added, as numbers that Continue takes.
+  // Returns the accumulated measurements as the argument for Continue in a later process.
   std::vector<double> State() const;
-  // Continues after `steps` steps of an earlier process with its State, which is empty if its measurements do not apply to
-  // this one. The next `warmup_steps` steps are not measured either: this process has to warm up too.
+  // Continues after `steps` steps with the State of an earlier process. `state` is empty if the earlier
+  // measurements are not comparable. The next `warmup_steps` steps are not measured, because this process has
+  // to warm up too.
   void Continue(int64_t steps, const std::vector<double>& state);
 
   int64_t steps() const { return steps_; }
@@ -52,7 +53,7 @@ class RunMeter {
   int64_t first_ = 0;  // index of the first step that may be measured
   int64_t steps_ = 0;
   std::vector<double> full_steps_;  // seconds of the window's steps; smaller steps are scaled to a full step
-  bool parts_known_ = true;         // of all steps of the window
+  bool parts_known_ = true;         // whether the parts of all steps of the window are known
   double total_sum_ = 0, sample_sum_ = 0, data_sum_ = 0, exposed_sum_ = 0, comm_total_sum_ = 0,
          compute_sum_ = 0;
   double rank_squares_ = 0, mean_squares_ = 0;
@@ -61,9 +62,10 @@ class RunMeter {
   bool Count(const StepTimes& step, int64_t samples);
 };
 
-// What a rank passes to StragglerSkew that does not train.
+// The element of StragglerSkew's argument for a rank that does not train.
 inline constexpr double kDoesNotTrain = -1;
-// Returns (slowest / mean) - 1 over the mean compute times of the ranks that train; nothing if that of one is unknown, which is 0.
+// `compute` has the mean compute time of each rank; 0 means unknown. Returns slowest / mean - 1 over the
+// ranks that train. Returns nothing if the time of one of these ranks is unknown.
 std::optional<double> StragglerSkew(std::vector<double> compute);
 
 // Returns the middle value or the mean of the two middle values; `values` must not be empty.

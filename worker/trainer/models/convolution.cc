@@ -61,13 +61,14 @@ at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight, bo
   const at::TensorOptions options = x.options().requires_grad(false);
   const at::Tensor u = at::empty({kConvPlaces, PlaceFloats(in * out)}, options);
   const auto transform = back ? TransformFiltersBack : TransformFilters;
-  // detach() announces the use of the weight, as every operation does (gathered_parameters.h).
+  // Call detach() before reading the memory of the weight. detach() is an operation, and native/zero3 gathers
+  // a parameter when an operation uses it (gathered_parameters.h).
   transform(weight.detach().data_ptr<float>(), weight.size(1), weight.size(0), u.data_ptr<float>());
   at::Tensor y = at::empty({x.size(0), out, x.size(2), x.size(3)},
                            options.memory_format(at::MemoryFormat::ChannelsLast));
   const int64_t threads = Threads(grid, together);
   const at::Tensor v =
-      Workspace(threads, together, in, options).zero_();  // tiles after the last one are read too
+      Workspace(threads, together, in, options).zero_();  // the kernels also read tiles after the last one
   const at::Tensor m = Workspace(threads, together, out, options);
   ForTiles(grid, together, threads, [&](int64_t thread, int64_t first, int64_t count) {
     TransformInput(x.data_ptr<float>(), grid, in, first, count, together, Of(v, thread));
@@ -116,7 +117,8 @@ bool IsFor(const torch::nn::Conv2dImpl& conv, const at::Tensor& x) {
     return pair->at(0) == value && pair->at(1) == value;
   };
   const auto& options = conv.options;
-  // Found by argument-dependent lookup: c10::get_if in LibTorch 1.13, std::get_if in later versions.
+  // No namespace before get_if: argument-dependent lookup finds c10::get_if in LibTorch 1.13 and std::get_if
+  // in later versions.
   const auto* padding = get_if<torch::ExpandingArray<2>>(&options.padding());
   return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.numel() > 0 &&
          x.is_contiguous(at::MemoryFormat::ChannelsLast) &&

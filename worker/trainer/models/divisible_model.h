@@ -15,18 +15,19 @@ namespace scalelab::trainer {
 // different ranks, and so can the parts of its layers.
 class DivisibleModel : public Model {
  public:
-  // A part of the network with one input and one output, whose first dimension is the sample. The output of the last block
-  // are the logits.
+  // A part of the network with one input and one output, whose first dimension is the sample. The last block
+  // returns the logits.
   struct Block {
-    std::vector<std::shared_ptr<torch::nn::Module>> modules;  // that it uses; other blocks may use them too
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;  // used by this block and maybe by others
     std::function<at::Tensor(const at::Tensor& input)> forward;
   };
 
-  // They refer to the model and must not outlive it.
+  // The blocks refer to the model and must not outlive it.
   const std::vector<Block>& blocks() const { return blocks_; }
-  // Returns the network's input for one sample, of zeros.
+  // Returns an input for one sample, which consists of zeros.
   virtual at::Tensor Example() const = 0;
-  // Returns the parameters that ranks can divide. While layer_ranks() is divided, each must be the rank's own part.
+  // Returns the parameters that ranks can divide. While layer_ranks() is divided, each parameter must contain
+  // only this rank's part.
   virtual std::vector<Division> Divisions() const = 0;
   LayerRanks& layer_ranks() { return layer_ranks_; }
 

@@ -93,7 +93,8 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     const at::Tensor scale = weight * inverse;
     at::Tensor y = at::empty_like(x);
     const float* other = residual.has_value() ? Data(*residual) : nullptr;
-    // detach() announces the use of a parameter, as every operation does (gathered_parameters.h).
+    // Call detach() before reading the memory of a parameter. detach() is an operation, and native/zero3
+    // gathers a parameter when an operation uses it (gathered_parameters.h).
     const float* const shift = Data(bias.detach());
     ForRows(block, [&](int64_t first, int64_t rows) {
       const int64_t at = first * block.channels;
@@ -131,7 +132,8 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
       dbias.data_ptr<float>()[i] = static_cast<float>(sums[i]);
       dweight.data_ptr<float>()[i] = static_cast<float>(sums[channels + i] * inv);
       a[i] = static_cast<float>(scale);
-      // Every value contributed to the statistics that normalize all values.
+      // With batch statistics, b and c are not 0, because every x also changes the mean and the variance that
+      // normalize the other values.
       b[i] = batch_statistics ? static_cast<float>(-scale * inv * inv * sums[channels + i] / count) : 0;
       c[i] = batch_statistics ? static_cast<float>(-scale * sums[i] / count) : 0;
     }

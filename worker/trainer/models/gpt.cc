@@ -33,7 +33,8 @@ Linear MakeLinear(int64_t in, int64_t out, double deviation) {
   return linear;
 }
 
-// Returns softmax(q k' / sqrt(d)) v, in which no position sees later ones; all are [n, heads, length, d].
+// Returns softmax(q k' / sqrt(d)) v, where the softmax of each position ignores all later positions. All
+// tensors are [n, heads, length, d].
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
 #if SCALELAB_TORCH_AT_LEAST(2, 1)
   if (q.is_cuda()) return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
@@ -44,13 +45,15 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
   return at::matmul(scores.masked_fill(later, -INFINITY).softmax(-1), v);
 }
 
-// Returns linear(x) where the ranks may have divided x and the columns of the weight. Each adds the bias to the sum.
+// Returns linear(x). If the model is divided, each rank has a part of the last dimension of x and the same
+// part of the weight's columns; the ranks sum their products.
 at::Tensor SumOfColumns(Linear& linear, const at::Tensor& x, LayerRanks& ranks) {
   if (!ranks.divided()) return linear->forward(x);
   return ranks.Sum(at::linear(x, linear->weight)) + linear->bias;
 }
 
-// Appends the division of `first`, whose outputs are `repeats` sequences of units, and `second`, whose inputs are such units.
+// Appends the divisions of two layers. The outputs of `first` are `repeats` sequences of units; the inputs of
+// `second` are one such sequence.
 void AppendDivisions(const Linear& first, int64_t repeats, const Linear& second, int64_t units,
                      const char* unit, std::vector<Division>& divisions) {
   for (const at::Tensor& parameter : {first->weight, first->bias})
@@ -68,7 +71,8 @@ class AttentionImpl : public Module {
             "c_proj", MakeLinear(size.width, size.width, kDeviation / std::sqrt(2.0 * size.layers)))) {}
   at::Tensor forward(const at::Tensor& x) {
     const int64_t n = x.size(0), length = x.size(1), width = x.size(2) / heads_;
-    // [n, length, 3, heads, width of a head] -> three of [n, heads, length, width of a head], of this rank's heads
+    // Splits [n, length, 3, heads, width of a head] into three tensors [n, heads, length, width of a head].
+    // `heads` are the heads of this rank.
     const std::vector<at::Tensor> parts = c_attn_->forward(ranks_.SumGradients(x))
                                               .view({n, length, 3, -1, width})
                                               .permute({2, 0, 3, 1, 4})

@@ -25,8 +25,8 @@ class Gpt : public DivisibleModel {
   // forward takes tokens [n, length], int64, of at most the context's length. It returns logits [n * length, vocabulary]:
   // those of the token that follows each position.
   at::Tensor Example() const override { return at::zeros({1, size_.context}, at::kLong); }
-  // Shoeybi et al., "Megatron-LM" (2019), section 3: attention by heads, the perceptron by its hidden units. Embeddings and
-  // normalizations are whole on all ranks.
+  // Divides layers like Shoeybi et al., "Megatron-LM" (2019), section 3: attention by heads, and the
+  // perceptron by its hidden units. Embeddings and normalizations are not divided.
   std::vector<Division> Divisions() const override { return divisions_; }
 
  private:

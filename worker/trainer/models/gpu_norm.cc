@@ -14,7 +14,8 @@ GpuNumber NumberOf(const at::Tensor& x) {
                                             : GpuNumber::kFloat;
 }
 
-// Autograd stores numbers, and no pointers, from forward to backward.
+// Converts the address back to a reference. Forward passes the kernels to backward as a number, because
+// autograd cannot store pointers.
 const GpuNormKernels& KernelsAt(int64_t address) {
   return *reinterpret_cast<const GpuNormKernels*>(address);  // NOLINT(performance-no-int-to-ptr)
 }

@@ -7,7 +7,7 @@
 
 namespace scalelab::trainer {
 
-// The kernels that GpuNorm calls. A test on a CPU has others, with the same arithmetic.
+// The kernels that GpuNorm calls. A test on a CPU passes functions for the CPU with the same arithmetic.
 struct GpuNormKernels {
   void (*forward)(const GpuNormForwardArrays& arrays, GpuStream stream);
   void (*backward)(const GpuNormBackwardArrays& arrays, GpuStream stream);
@@ -17,8 +17,9 @@ struct GpuNormKernels {
 // multiple of 8.
 bool GpuNormSupports(const at::Tensor& x);
 
-// As FusedNorm. `x` must be supported; the state must have float32 tensors. A residual of another type is converted to that of `x`.
-// Autograd keeps x and one bit for each output, but not the output. `kernels` must outlive the gradient.
+// Does the same as FusedNorm. GpuNormSupports(x) must be true; the state must have float32 tensors. A
+// residual of another type is converted to that of `x`. Autograd keeps x and one bit for each output, but not
+// the output. `kernels` must outlive the gradient.
 at::Tensor GpuNorm(const at::Tensor& x, const at::Tensor& residual, const NormState& state,
                    bool batch_statistics, bool relu, const GpuNormKernels& kernels);
 

@@ -14,7 +14,7 @@ using enum InceptionBlock::Pool;
 
 constexpr double kEpsilon = 1e-3, kDropout = 0.5;
 
-// Clamps instead of drawing again: numbers outside of the bounds are very rare.
+// Numbers outside of the bounds are very rare. They are clamped, and not drawn again.
 void InitWeight(at::Tensor& weight, double deviation = 0.1) {
   const at::NoGradGuard no_grad;
   weight.normal_(0, deviation).clamp_(-2, 2);

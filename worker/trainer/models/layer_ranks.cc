@@ -8,7 +8,8 @@ using torch::autograd::variable_list;
 
 int64_t FirstUnit(const Division& division, int rank, int ranks) { return division.units * rank / ranks; }
 
-// Returns `tensor`, which has `units` of the units, with a dimension for the repetitions and one for the units.
+// Returns a view of `tensor` in which two dimensions, [repeats, units], precede dimension `dim`. `units` is
+// the number of units that the tensor contains.
 at::Tensor UnitsOf(const Division& division, const at::Tensor& tensor, int64_t units) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[division.dim] /= division.repeats * units;
@@ -62,7 +63,7 @@ struct GatherChannelsFunction : public torch::autograd::Function<GatherChannelsF
         .transpose(0, 1)
         .reshape({n, size * channels, height, width});
   }
-  // The gradient of the output is the same on all ranks.
+  // No communication is necessary, because the gradient of the output is the same on all ranks.
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     return {
         gradients[0].narrow(1, context->saved_data["first"].toInt(), context->saved_data["channels"].toInt()),

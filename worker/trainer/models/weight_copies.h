@@ -16,10 +16,11 @@ class WeightCopies {
 
   // Returns the copy of a parameter; an undefined tensor if it has none.
   at::Tensor Of(const at::Tensor& parameter) const;
-  // Copies all weights. To be called after something other than the optimizer has changed them.
+  // Copies all weights. Call it after anything other than the optimizer has changed them.
   void Refresh();
 
-  // Makes `copies` those that ComputeWeight uses in the calling thread, for the lifetime of the object. Null: none.
+  // Sets the copies that ComputeWeight uses in the calling thread during the lifetime of this object. If
+  // `copies` is null, it uses none.
   class Scope {
    public:
     explicit Scope(const WeightCopies* copies);
@@ -38,7 +39,8 @@ class WeightCopies {
   std::unordered_map<const at::TensorImpl*, Pair> pairs_;
 };
 
-// Returns the copy of the weight, whose gradient becomes that of the weight; or the weight itself if there is no copy.
+// Returns the copy of the weight, or the weight itself if there is no copy. A gradient of the copy becomes
+// the gradient of the weight.
 at::Tensor ComputeWeight(const at::Tensor& weight);
 
 }  // namespace scalelab::trainer

@@ -17,9 +17,9 @@ class LossScaler {
   LossScaler(bool active, at::Device device);
 
   at::Tensor Scale(const at::Tensor& loss) const;
-  // Divides the gradients by the scale and sets the scale of the next step. Returns a tensor on the device:
-  // 1 if any gradient is not finite on any rank of `communicator` (null: on this rank), else 0; undefined
-  // if not active.
+  // Divides the gradients by the scale and sets the scale of the next step. Returns a tensor on the device: 1
+  // if a gradient is not finite on any rank of `communicator`, else 0. If `communicator` is null, considers
+  // only this rank. The result is undefined if not active.
   at::Tensor Unscale(const std::vector<at::Tensor>& parameters, Communicator* communicator);
 
   // Returns the tensors that Unscale changes; writing into them restores a state.

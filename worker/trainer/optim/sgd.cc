@@ -80,7 +80,7 @@ NamedTensors Sgd::State() const {
 
 void Sgd::StepOne(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& velocity,
                   double weight_decay) const {
-  constexpr int64_t kLeast = 32'768;  // the least elements for which a thread pays off
+  constexpr int64_t kLeast = 32'768;  // with fewer elements, starting a thread takes longer than their update
   float* const p = parameter.data_ptr<float>();
   float* const v = velocity.data_ptr<float>();
   const float* const g = gradient.data_ptr<float>();
@@ -140,7 +140,7 @@ void Sgd::Apply(const at::Tensor& left_out) {
     if (fused_) {
       std::optional<at::Tensor> found;
       if (left_out.defined()) found = left_out;
-      // With velocities, it requires a momentum above 0.
+      // If velocities are passed, _fused_sgd_ requires a momentum above 0.
       if (momentum_ == 0) velocities.clear();
       at::_fused_sgd_(parameters, gradients, velocities, group.weight_decay, momentum_, device_rate_,
                       /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false,

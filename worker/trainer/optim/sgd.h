@@ -13,7 +13,8 @@ namespace scalelab::trainer {
 // does. May change the gradients: the penalty is added to them in place.
 class Sgd {
  public:
-  // Executes a fused step. GpuSgd on a GPU; a test on a CPU has another one, with the same arithmetic.
+  // A function that executes a fused step. On a GPU it is GpuSgd. A test on a CPU passes a function with
+  // the same arithmetic.
   using Kernel = void (*)(const GpuSgdTensor* tensors, int64_t count, const GpuSgdOptions& options,
                           GpuStream stream);
 
@@ -21,9 +22,10 @@ class Sgd {
   static bool HasFused();
 
   // Without `decay_norm`, parameters of less than two dimensions (normalization, biases) have no penalty.
-  // With `fused`, one kernel handles many parameters, which is faster on a GPU: `kernel`, or if it is null, that of the parameters'
-  // device (GpuSgd) if it has one. LibTorch's kernel handles the other parameters, and those that are not float32 or whose gradients
-  // have other strides. There may be no parameters.
+  // With `fused`, one kernel updates many parameters, which is faster on a GPU. This kernel is `kernel`, or
+  // GpuSgd if `kernel` is null and the parameters are on a GPU that supports it. LibTorch's fused kernel
+  // updates the parameters that this kernel does not support, for example those that are not float32 or whose
+  // gradients have other strides. `parameters` may be empty.
   Sgd(const std::vector<at::Tensor>& parameters, double momentum, double weight_decay, bool decay_norm,
       bool fused = false, Kernel kernel = nullptr);
 
@@ -60,9 +62,9 @@ class Sgd {
 
   const double momentum_;
   const bool fused_;
-  Kernel kernel_ = nullptr;  // of a fused step; null: LibTorch's
+  Kernel kernel_ = nullptr;  // the kernel of a fused step; null: LibTorch's kernel
   double rate_ = 0;
-  at::Tensor device_rate_;  // of a fused step
+  at::Tensor device_rate_;  // the learning rate of a fused step
   GpuNumber copies_ = GpuNumber::kBFloat16;
   std::vector<Group> groups_;
 };

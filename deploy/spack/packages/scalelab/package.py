@@ -21,7 +21,7 @@ import os
 
 from spack.package import *
 
-# By the name that the CMake files give to find_package or pkg_check_modules: the package of Spack.
+# Maps each name that the CMake files pass to find_package or pkg_check_modules to a package of Spack.
 # tests/packages/spack_recipe_test.py compares these names with the CMake files.
 LIBRARIES = {
     "gRPC": "grpc@1.51: +shared",

@@ -53,7 +53,7 @@ TEST(BlockModel, MissingBlocksDoNotBiasAComparison) {
   ASSERT_TRUE(difference.has_value());
   EXPECT_NEAR(difference->ratio, 6, 0.05);
   EXPECT_EQ(difference->common, 0);
-  // Without the third cell nothing is known.
+  // Without the third cell, the two cells cannot be compared.
   EXPECT_FALSE(BlockModel({&cells[0], &cells[1]}, 4).Compare(0, 1).has_value());
 }
 

@@ -1,4 +1,4 @@
-// Tests that 95% intervals contain the truth in about 95% of simulated studies.
+// Tests that 95% intervals contain the true value in about 95% of simulated studies.
 #include <cmath>
 #include <random>
 
@@ -124,7 +124,7 @@ TEST(IntervalTest, OfFourCellsAreNarrowerThanThoseOfTwoAtFewRepeats) {
   EXPECT_LT(SpeedupCoverage(noise, 12, 2, 400, 12).half_width, 0.4 * two);
 }
 
-// With s = 0.001 an estimate is near 0, where it is cut.
+// With s = 0.001, estimates are near 0, the limit at which they are cut.
 TEST(IntervalTest, OfFitsCoverParametersNearZero) {
   const Noise noise = NoiseKinds()[1];
   for (const int n : {3, 5, 10}) {
@@ -156,7 +156,8 @@ TEST(AdaptiveCoverage, StaysFromNinetyThreeToNinetySevenPercent) {
     Truth truth;
     if (cells == 2) truth.ranks = {1, 8};
     double covered = 0;
-    // Little noise ends at the first look, much noise at the last one; in between, the number of looks depends most on chance.
+    // Studies with little noise end at the first look, and studies with much noise at the last one. In
+    // between, the number of looks depends most on chance.
     for (const double noise : {0.005, 0.01, 0.02}) {
       const AdaptiveCoverage coverage = AdaptiveStudies(
           truth, {.name = "", .run = noise, .block = 0.1, .multiplied = true}, {3, 10, 0.02}, 1000, 7);

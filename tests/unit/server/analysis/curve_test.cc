@@ -40,8 +40,9 @@ TEST(Curve, NumbersByHand) {
   EXPECT_DOUBLE_EQ(two.throughput().mean(), 190);
   EXPECT_DOUBLE_EQ(two.throughput().stddev(), 10);
   EXPECT_NEAR(two.throughput().low(), 190 - 4.30265 * 10 / std::sqrt(3.0), 1e-3);
-  // Logarithms of the ratios: 0.693147, 0.641854, 0.597837; mean 0.644279, variance 0.0022754. With two cells, 2 s^2 is
-  // that variance, so the error is sqrt(0.0022754 / 3) = 0.0275403, and the half width 4.30265 times that.
+  // Logarithms of the ratios: 0.693147, 0.641854, 0.597837; mean 0.644279, variance 0.0022754. With two
+  // cells, 2 s^2 is that variance, so the error is sqrt(0.0022754 / 3) = 0.0275403, and the half width is
+  // 4.30265 times the error.
   EXPECT_NEAR(two.speedup().mean(), std::exp(0.644279), 2e-6);
   EXPECT_DOUBLE_EQ(two.speedup().median(), 1.9);
   EXPECT_NEAR(two.speedup().low(), std::exp(0.644279 - 0.118496), 1e-5);

@@ -1,4 +1,4 @@
-// What a curve says about its own weaknesses.
+// Tests of the notes with which a curve reports its own weaknesses.
 #include <cmath>
 #include <limits>
 
@@ -62,7 +62,7 @@ TEST(Honesty, ReasonsOfTheCoordinatorAreShown) {
               Contains(HasSubstr("run/accuracy of rank 0 is 3")));
 }
 
-// The baseline lost blocks 0 and 1, the cell 2 and 3, and blocks 0 and 1 ran at half speed.
+// The baseline lacks blocks 0 and 1, the cell lacks blocks 2 and 3, and blocks 0 and 1 ran at half speed.
 TEST(Honesty, CellsOfOtherBlocksAreComparedThroughTheOthers) {
   Results results;
   results.Cell(1).Other(RunState::kFailed).Other(RunState::kFailed).Ok({100, 100.4});

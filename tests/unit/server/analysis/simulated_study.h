@@ -10,23 +10,24 @@
 
 namespace scalelab::server {
 
-// What disturbs the throughput of a run. Deviations are shares of the throughput.
+// The disturbances of the throughput of a run. Deviations are shares of the throughput.
 struct Noise {
   std::string name;
   double run = 0;            // standard deviation of a run
-  double run_per_rank = 0;   // the same, times the ranks
-  double block = 0;          // of a block, common to its cells
+  double run_per_rank = 0;   // the same for each rank of the run
+  double block = 0;          // standard deviation of a block, common to its cells
   double slow_share = 0;     // share of runs that are slower
-  double slow = 0;           // by this much
-  double slow_per_rank = 0;  // share of slow runs, times the ranks
+  double slow = 0;           // by this share
+  double slow_per_rank = 0;  // share of slow runs for each rank of the run
   double drift = 0;          // loss of throughput from the first run to the last
   double step = 0;           // loss of throughput in the second half, all at once
-  double correlation = 0;    // of the noise of consecutive runs
+  double correlation = 0;    // correlation of the noise of consecutive runs
   int t_df = 0;              // noise of Student's t distribution with this many degrees of freedom; 0: normal
   bool multiplied = false;   // lognormal noise
   double missing = 0;        // share of runs that fail
   bool listed = false;       // the runs are in the order of the study file
-  // The assumptions of the intervals hold: independent noise, as large in all cells, and order: randomized.
+  // Whether the assumptions of the intervals hold: independent noise, equal in all cells,
+  // and order: randomized.
   bool holds = true;
 };
 
@@ -67,17 +68,17 @@ struct AdaptiveCoverage {
   double blocks = 0;         // mean number of blocks
   double same_decision = 0;  // share of the studies with the advice that all `max` blocks give
 };
-// Returns what studies show that end by the rule.
+// Simulates studies that end by the rule, and returns the results.
 AdaptiveCoverage AdaptiveStudies(const Truth& truth, const Noise& noise, const AdaptiveRule& rule,
                                  int studies, uint64_t seed);
 
 struct Decisions {
   double right = 0;      // share of the studies whose recommended world size is right
-  double undecided = 0;  // of the others, the share that is undecided
+  double undecided = 0;  // share of the other studies that are undecided
 };
 // Advises on simulated studies with 5 repeats and a noise of 2%.
 Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed);
-// Five truths whose doubling gain crosses 50% between different world sizes.
+// Five true laws. The gain of a doubling falls below 50% at a different world size in each.
 std::vector<Truth> AdviceTruths();
 
 }  // namespace scalelab::server

@@ -125,7 +125,8 @@ TEST(Bootstrap, ManyBlocksGiveTheIntervalOfNormalTheory) {
   EXPECT_NEAR(interval->high, 3 * (1 + half), 3 * half * 0.06);
 }
 
-// Up to 64 blocks are resampled, more are linearised, so the two must agree there: else a curve would jump with one more block.
+// Up to 64 blocks are resampled, and more blocks are linearised. Both methods must agree at 64 blocks;
+// otherwise one more block would change an interval abruptly.
 TEST(Bootstrap, TheLinearisedIntervalAgreesWithTheResampledOneAtTheThreshold) {
   constexpr int kBlocks = static_cast<int>(BlockBootstrap::kMostResampled);
   const BlockBootstrap resampled(kBlocks, 2000, 0.95), linearised(kBlocks, 1, 0.95);

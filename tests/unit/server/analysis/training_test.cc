@@ -100,13 +100,14 @@ TEST(Training, EnginesThatDifferByDesignAreMarkedWithTheReasonAndNotCompared) {
 }
 
 TEST(Training, RoundingMayGrowFromStepToStep) {
-  // Measured at a learning rate at which the loss first rises.
+  // These differences were measured at a learning rate at which the loss first rises.
   const std::vector<double> native = {3.267, 2.602, 3.410, 3.194, 3.481, 3.330, 3.246, 2.447, 2.764, 2.474};
   const std::vector<double> mxnet = {3.267, 2.60204, 3.4114, 3.207, 3.4834,
                                      3.380, 3.080,   2.557,  2.960, 2.281};
   EXPECT_THAT(Training().Cell("native/ddp").Run(0, native).Cell("mxnet/kvstore").Run(0, mxnet).Compare(),
               IsEmpty());
-  // These differences are larger than rounding: 1.1% at step 1 already, and too much at step 5.
+  // These differences are larger than rounding: one is already 1.1% at step 1, the other is too large
+  // at step 5.
   for (const auto& [step, factor] : {std::pair<size_t, double>{1, 1.011}, {5, 1.21}}) {
     std::vector<double> other = mxnet;
     other[step] = native[step] * factor;
@@ -244,7 +245,8 @@ TEST(Training, WithoutANativeEngineTheMedianIsTheReference) {
   EXPECT_THAT(differences.at(3).message(), HasSubstr("where the median of the engines has 2 (band 0.03%)"));
 }
 
-// Their median would be their mean, from which each differs by half, so the band would be twice as wide.
+// The median of two losses is their mean, from which each differs by only half of the difference. With the
+// median as reference, the band would be twice as wide.
 TEST(Training, OfTwoEnginesWithoutANativeOneTheFirstIsTheReference) {
   const auto compare = [](double second) {
     return Training().Cell("pytorch/ddp").Run(0, {2.0}).Cell("keras/jax").Run(0, {second}).Compare();

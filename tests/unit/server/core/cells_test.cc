@@ -163,7 +163,7 @@ class StoredStudy : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
     world_.fx.batch.Clear();
   }
-  // Closes the store, so that the WAL is in the file.
+  // Closes the store, so that the contents of the WAL are in the file.
   uintmax_t DatabaseBytes() {
     store_.reset();
     return std::filesystem::file_size(directory_ + "/test.db");
@@ -222,7 +222,7 @@ TEST_F(StoredStudy, ARunWithoutItsCellIsDataLoss) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("lacks cell 99 of studies/1/runs/1"));
 }
 
-// 1,000 cells with one program of 1 MB, or with several of 0.5 MB in all.
+// 1,000 cells with one program of 1 MB, or with several programs of 0.5 MB in total.
 v1::StudySpec WithPrograms(int programs) {
   v1::StudySpec spec = World::Spec({1, 2, 4, 8, 16});
   (*spec.mutable_fixed()->mutable_fields())["engine"].set_string_value("custom");

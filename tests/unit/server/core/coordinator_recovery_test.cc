@@ -1,4 +1,5 @@
-// The core thread, in steps: event files that workers left, and time in which the service does not serve.
+// Tests of the core thread, executed in steps: event files of workers that have ended, and time in which the
+// service handles no calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ class HeldReader final : public EventReader {
     requests.push_back(std::move(request));
     answers.push_back(std::move(done));
   }
-  // Answers the oldest request with one line a rank, which is a finish event.
+  // Answers the oldest request with one line for each rank, which is a finish event.
   void AnswerFinished() {
     EventPart part;
     for (const EventPlace& place : requests.front().places) {
@@ -140,7 +141,7 @@ class Stepped : public testing::Test {
     clock_.steady += time;
     clock_.wall += time;
   }
-  // Lets time pass, with a step whenever one is due, which comes `late`.
+  // Lets time pass. Executes each step when it is due, with a delay of `late`.
   void Pass(absl::Duration time, absl::Duration late = absl::ZeroDuration()) {
     for (const absl::Duration end = clock_.steady + time; clock_.steady < end;) {
       const absl::Duration next =

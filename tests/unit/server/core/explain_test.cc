@@ -91,7 +91,7 @@ TEST_F(ExplainTest, ARefusedJobShowsItsNextTry) {
   EXPECT_EQ(reason.kind(), Reason::SCHEDULER_REFUSED);
   EXPECT_THAT(reason.message(), HasSubstr("QOSMaxSubmitJobPerUserLimit"));
   EXPECT_GT(Micros(reason.next_try_time()), world_.now);
-  world_.After(30);  // the next try is under way
+  world_.After(30);  // the next try is in flight
   EXPECT_FALSE(Study(id).front().has_next_try_time());
   world_.lifecycle.JobSubmitted(job, "4711", world_.now, world_.fx);
   reason = Study(id).front();
@@ -295,7 +295,7 @@ TEST_F(ExplainTest, WhatTheAllocationHasNoTimeForWaitsForTheNext) {
   train(100);
   desired = world_.Finish(job, desired);  // the second one begins with 200 s left
   ASSERT_EQ(desired.attempts_size(), 1);
-  train(80);  // and leaves 120 s: enough for 100 s and a tenth, but not for the warning before the end too
+  train(80);  // 120 s are left: enough for 1.1 times 100 s, but not with the warning time before the end
   const std::vector<Reason> reasons = Run(id, 2);
   ASSERT_THAT(Kinds(reasons), ElementsAre(Reason::WALL_CLOCK, Reason::STUDY_ORDER));
   EXPECT_EQ(reasons[0].message(),

@@ -1,4 +1,4 @@
-// Short runs that are assigned to a worker ahead.
+// Tests of short runs that are assigned to a worker in advance.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -237,7 +237,7 @@ TEST(Blocks, AnAllocationDoesNotBeginABlockThatItCannotFinish) {
     RunFor(w, jobs[0], first.attempts(0).token(), 4);
     first = w.Finish(jobs[0], first);
   }
-  // One more run would fit into the nine minutes that are left, a block of two does not.
+  // In the remaining nine minutes, one more run would fit, but a block of two runs does not.
   EXPECT_EQ(Blocks::Serves(first), "end");
   EXPECT_EQ(w.state.allocation(1)->row.reason, "no queued run would end before its time limit");
 }

@@ -18,7 +18,8 @@ class LifecycleNodesTest : public testing::Test {
     spec.mutable_retry()->set_max(10);
     id_ = world_.Submit(spec);
   }
-  // Executes one attempt on a node of this name: its job begins, and ends as told. Returns the nodes that it excluded.
+  // Executes one attempt on a node of this name: its job begins, and ends with the given result. Returns the
+  // nodes that the job excluded.
   std::vector<std::string> Attempt(const std::string& node, bool succeeds) {
     world_.After(600);  // after any backoff
     world_.lifecycle.Plan(world_.now, world_.fx);
@@ -87,7 +88,7 @@ TEST_F(LifecycleNodesTest, AJobThatTheSchedulerRefusesBecauseOfItIsSubmittedWith
   ASSERT_EQ(world_.fx.submit.size(), 1u);
   EXPECT_EQ(world_.fx.submit[0].token, job.token);
   EXPECT_THAT(world_.fx.submit[0].excluded_nodes, IsEmpty());
-  // Without exclusion the refusal is final.
+  // If Slurm refuses the job without excluded nodes too, the refusal is final.
   world_.lifecycle.JobSubmitted(job.token, absl::InvalidArgumentError("node configuration is not available"),
                                 world_.now, world_.fx);
   EXPECT_EQ(world_.study(id_).counts[static_cast<int>(db::RunState::kQueued)], 0);

@@ -1,4 +1,4 @@
-// Noisy attempts: how they end, and which are repeated.
+// Tests of noisy attempts: how they end, and which of them are repeated.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

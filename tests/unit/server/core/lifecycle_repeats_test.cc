@@ -24,7 +24,7 @@ struct Adaptive : World {
     Job(job, State::kRunning);
     desired = Sync(job);
   }
-  // Finishes the runs of so many blocks.
+  // Finishes the runs of `blocks` blocks.
   void FinishBlocks(int blocks) {
     for (int run = 0; run < 2 * blocks; ++run) {
       ASSERT_EQ(desired.attempts_size(), 1);
@@ -123,7 +123,7 @@ TEST(AdaptiveRepeats, AfterARestartTheSameBlocksAreAssessedAgain) {
   world.FinishBlocks(2);
   world.Assessing();
   LiveStudy& study = *world.state.study(world.id);
-  // As the database has it: queued runs, and nothing of the assessment.
+  // Restore the state that the database has: queued runs, and no data about the assessment.
   study.queued.merge(study.later);
   study.later.clear();
   study.assessing = false;

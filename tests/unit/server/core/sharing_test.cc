@@ -1,4 +1,4 @@
-// Holds, priorities, drain mode, limits and charges.
+// Tests of holds, priorities, drain mode, limits and charges.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -102,7 +102,7 @@ TEST(CheckStudy, LeavesOutWhatDoesNotRunHereWhenTheStudySaysSo) {
   EXPECT_EQ(study.cells[2].ranks, 16);
 }
 
-// native/ddp and pytorch/ddp.
+// The study uses native/ddp and pytorch/ddp.
 v1::StudySpec TwoEngines() {
   v1::StudySpec spec = World::Spec({2});
   auto* axis = spec.add_matrix();

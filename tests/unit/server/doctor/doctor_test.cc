@@ -1,4 +1,4 @@
-// The checks of whole configurations, and the files of the certificate for TCP.
+// Tests of the checks of whole configurations, and of the certificate files for TCP.
 #include "server/doctor/doctor.h"
 
 #include <netinet/in.h>

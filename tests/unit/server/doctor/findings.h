@@ -41,7 +41,7 @@ class FakePrograms {
       const std::string line = absl::StrJoin(argv, " ");
       calls.push_back(line);
       inputs.push_back(input);
-      // The longest match counts.
+      // Use the answer with the longest match.
       for (auto it = results_.rbegin(); it != results_.rend(); ++it) {
         if (line.rfind(it->first, 0) == 0) return it->second;
       }

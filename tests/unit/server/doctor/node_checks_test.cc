@@ -25,7 +25,7 @@ constexpr char kGood[] =
     "node n1\ntime 1000000003.5\nuser 1000\nversion scalelab-worker 1.2\nword abc\nwrite yes\nconnect "
     "yes\nend yes\n";
 
-// Judges the good output with one part replaced.
+// Interprets the output of a healthy node in which one part was replaced.
 Findings With(const std::string& part, const std::string& replacement) {
   return JudgeNode(absl::StrReplaceAll(kGood, {{part, replacement}}), kExpected, kSubmitted, kSeen);
 }

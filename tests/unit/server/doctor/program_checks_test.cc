@@ -89,7 +89,7 @@ class SlurmChecks : public testing::Test {
             tasks + "\n");
   }
 
-  // Rows of sinfo, see kSinfoColumns.
+  // Returns rows in the format of sinfo with kSinfoColumns.
   static std::string Nodes(const std::vector<std::string>& states, const std::string& partition) {
     std::string rows;
     for (size_t i = 0; i < states.size(); ++i)

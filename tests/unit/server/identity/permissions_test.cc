@@ -22,7 +22,7 @@ db::StudyRow Study(bool is_private) {
   return study;
 }
 
-// What one caller may do. "alice" is another user, "bob" the owner.
+// The permissions of one caller. "bob" is the owner of the study, and "alice" is another user.
 struct Row {
   const char* user;
   Role role;

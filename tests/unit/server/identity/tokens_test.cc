@@ -142,7 +142,7 @@ TEST(SessionTokens, AForgedTokenIsRefused) {
   const SessionTokens sessions("key");
   const std::string token = sessions.Issue("alice", "munge", kNow);
   EXPECT_EQ(ReasonOf(SessionTokens("another key").Verify(token, kNow).status()), "BAD_SESSION");
-  // The claims of another user with this signature.
+  // A forged token: the claims of another user with the signature of this token.
   const std::string other = SessionTokens("another key").Issue("root", "munge", kNow);
   const std::string forged = other.substr(0, other.find('.')) + token.substr(token.find('.'));
   EXPECT_EQ(ReasonOf(sessions.Verify(forged, kNow).status()), "BAD_SESSION");

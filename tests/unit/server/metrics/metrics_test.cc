@@ -258,7 +258,8 @@ TEST_F(MetricsOfTheService, AScrapeIsAnsweredWhileTheCoreThreadIsBlocked) {
   blocked.WaitForNotification();
   EXPECT_THAT(metrics_.Text(), HasSubstr("scalelab_runs"));
   release.Notify();
-  coordinator_->Read([&](const State*) { over.Notify(); });  // nothing uses `release` any more
+  // The earlier tasks, which use `release`, have ended.
+  coordinator_->Read([&](const State*) { over.Notify(); });
   over.WaitForNotification();
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A credential that contains its payload as plain text, of the account 1234.
+// A fake credential of the account 1234 that contains its payload as plain text.
 absl::StatusOr<Munge::Decoded> Plain(const std::string& credential) {
   return Munge::Decoded{credential, 1234};
 }

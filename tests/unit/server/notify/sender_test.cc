@@ -160,7 +160,7 @@ TEST_F(SenderTest, AReceiverThatDoesNotAnswerDelaysOnlyItsOwn) {
 TEST_F(SenderTest, ADeliveryWhoseRecordWasLostIsRepeatedWithTheSameKey) {
   Commit(1, {"http://a/1"});
   std::vector<std::string> keys;
-  // As a crash after the delivery: it is not recorded.
+  // Simulates a crash between the delivery and its record.
   for (int i = 0; i < 2; ++i) {
     const std::vector<db::NoticeRow> due = db::ListDueNotices(*store_, absl::ToUnixMicros(now()), 10).value();
     for (const db::NoticeRow& row : due) keys.push_back(row.key);

@@ -7,7 +7,8 @@ namespace {
 
 using Sizes = std::vector<RecordedSize>;
 
-// Two buckets of a step with 1 s of computation, 0.6 s of it backward, whose all-reduces cost what `cost` gives.
+// Returns a step of 1 s of computation, of which backward takes 0.6 s, with two buckets. `cost` determines
+// the seconds of their all-reduces.
 RecordedSize Size(int ranks, const RingCost& cost, double exposed = 0) {
   RecordedStep step{0.6, {{1e6, 0.2, 0}, {2e6, 0.6, 0}}};
   if (ranks > 1) {

@@ -79,7 +79,7 @@ TEST(Conformal, AnIntervalOfNoWidthThatIsWrongCorrectsNothing) {
   EXPECT_NEAR(row.high, 100 * std::exp(0.1), 1e-9);
 }
 
-// Errors of twice the width that the envelope assumes: 59% of its intervals are right.
+// The errors have twice the deviation that the intervals assume, so only 59% of the intervals are right.
 TEST(Conformal, NinetyPercentOfTheCorrectedIntervalsAreRight) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> error(0, 0.12);

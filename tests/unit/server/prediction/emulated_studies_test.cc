@@ -1,4 +1,5 @@
-// Predictions of emulated studies whose larger sizes are known; `scalelab-bench predict` prints the same figures.
+// Tests predictions of emulated studies whose larger sizes are known. `scalelab-bench predict` prints
+// the same figures.
 #include <chrono>
 #include <map>
 #include <random>

@@ -57,7 +57,7 @@ TEST(Models, ExtraPFindsTheTermOfTheCost) {
 }
 
 TEST(Models, AModelThatPredictsNothingAboveZeroIsLeftOut) {
-  // Faster than linear: the cost of a sample falls below 0 at 64 ranks if it goes on like this.
+  // The scaling is faster than linear: if it continued, the cost of a sample would be negative at 64 ranks.
   const auto models = PredictByModels({{1, 1}, {2, 2.2}, {4, 6}}, 64);
   EXPECT_FALSE(models.contains("1/efficiency"));
   EXPECT_THAT(models, Each(Pair(::testing::_, ::testing::Gt(0))));
@@ -99,12 +99,12 @@ struct Published {
   bool covered;
 };
 
-// ResNet-50 on V100 GPUs with Horovod over 25 Gbit/s, images/s: github.com/horovod/horovod/issues/779
+// Images/s of ResNet-50 on V100 GPUs with Horovod over 25 Gbit/s, from github.com/horovod/horovod/issues/779.
 const Sizes kHorovod = {{1, 872}, {8, 6679}, {16, 12828}, {32, 23870}, {64, 47195}, {128, 89783}};
-// ResNet-50 on H100 GPUs, trainings an hour: MLPerf Training v3.0, entries 2053, 2071, 2068 and 2075 (13.466, 2.664, 0.509 and
-// 0.369 minutes).
+// ResNet-50 on H100 GPUs, trainings an hour: MLPerf Training v3.0, entries 2053, 2071, 2068 and 2075 (13.466,
+// 2.664, 0.509 and 0.369 minutes).
 const Sizes kMlperf = {{8, 60 / 13.466}, {64, 60 / 2.664}, {512, 60 / 0.509}, {768, 60 / 0.369}};
-// ResNet-50 on V100 GPUs of cloud machines, images/s: github.com/aws-samples/deep-learning-models/issues/2
+// Images/s of ResNet-50 on V100 GPUs in a cloud (github.com/aws-samples/deep-learning-models/issues/2).
 const Sizes kCloud = {{1, 740}, {2, 1481.3}, {8, 5000}, {16, 9860}, {32, 21300}, {64, 37000}};
 
 Sizes First(const Sizes& sizes, size_t count) {
@@ -134,7 +134,8 @@ TEST(PublishedCurves, ErrorsAndIntervalsOfTheHeldOutPoints) {
   }
 }
 
-// The service needs 20 scores; with the four to nine of the other curves, the factor is the largest of them.
+// The service needs 20 scores. The other curves have only four to nine scores, so this test uses the largest
+// of them as the factor.
 TEST(PublishedCurves, NineOfTenAreWithinTheirIntervalsCorrectedByTheOtherCurves) {
   std::vector<db::PredictionRow> rows;
   for (const Published& p : AllPublished()) {

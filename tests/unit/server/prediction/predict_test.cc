@@ -188,8 +188,8 @@ TEST(PredictCells, RecordedBucketsReplaceTheMeanStepInTheReplay) {
   }
   EXPECT_NEAR(by_step, 64 / (0.08 + 0.07), 0.1) << "without buckets the hidden half stays hidden";
   EXPECT_NEAR(replayed(), 64 / (0.08 + 0.125), 0.1);
-  // An all-reduce of 8 ranks takes 14 x 5 = 70 ms by the measured network, 15 of them hidden, and what 4 ranks waited longer than by
-  // it stays a wait.
+  // With the measured network, an all-reduce of 8 ranks takes 14 x 5 = 70 ms, of which 15 ms are hidden. The
+  // additional wait that was measured with 4 ranks remains a wait.
   const RingCost network{0.005, 0};
   const db::PredictionRow row = PredictCells(data, data, {}, false, network).at(0).row;
   EXPECT_GT(row.models.at("replay"), replayed());

@@ -8,7 +8,7 @@ namespace {
 using Sizes = std::vector<PartsOfSize>;
 
 TEST(Replay, ComputationThatDividesAndNoCommunicationLeft) {
-  // 0.1 s + 0.01 s for each sample of a rank; half of the tiny communication is exposed.
+  // A step takes 0.1 s, plus 0.01 s for each sample of a rank. Half of the small communication is exposed.
   const Sizes sizes = {{1, {6.5, 0, 0, 640}}, {2, {3.3, 1e-9, 2e-9, 320}}, {4, {1.7, 1.5e-9, 3e-9, 160}}};
   EXPECT_NEAR(ReplayStep(sizes, 16, 40, 0).value(), 0.5, 1e-6);
 }
@@ -33,7 +33,8 @@ TEST(Replay, CommunicationThatComputationCannotHideIsExposed) {
 }
 
 TEST(Replay, WaitingForSlowerRanksIsNoCommunication) {
-  // Half a second of "communication" on 2 ranks is the wait for the other one, and grows like the largest of normal values.
+  // On 2 ranks, half a second of "communication" is the wait for the other rank. This part grows like the
+  // expected maximum of normal values.
   const Sizes sizes = {{1, {8, 0, 0, 64}}, {2, {8, 0.001, 0.5, 64}}, {4, {8, 0.001, 0.9, 64}}};
   EXPECT_NEAR(ReplayStep(sizes, 16, 64, 0).value(), 8, 0.01);
 }

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A study of 1 and 2 ranks, whose speedups differ by so much from block to block.
+// A study of 1 and 2 ranks whose speedup varies from block to block.
 class AssessorTest : public ::testing::Test {
  protected:
   AssessorTest() {
@@ -30,7 +30,7 @@ class AssessorTest : public ::testing::Test {
     const absl::Status status = store_->Commit(batch);
     ASSERT_TRUE(status.ok()) << status;
   }
-  // Adds a block whose speedup is this.
+  // Adds a block with this speedup.
   void AddBlock(double speedup) {
     db::WriteBatch batch;
     for (const int ranks : {1, 2}) {

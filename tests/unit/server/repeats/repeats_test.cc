@@ -1,5 +1,5 @@
-// Studies whose number of blocks depends on their results, from the submit to the last run: a coordinator with a real database,
-// and one worker that reports throughputs.
+// Tests studies whose number of blocks depends on their results, from the submission to the last run, with a
+// real coordinator and database, and one worker that reports throughputs.
 #include <future>
 #include <map>
 #include <memory>
@@ -93,7 +93,7 @@ class Repeats : public ::testing::Test {
         [&](absl::StatusOr<v1::SynchronizeResponse> r) { done.set_value(std::move(r)); });
     return done.get_future().get().value_or(v1::SynchronizeResponse());
   }
-  // Ends an attempt with this throughput.
+  // Ends the attempt with this throughput.
   void Finish(const v1::SynchronizeResponse::DesiredAttempt& attempt, double throughput) {
     std::vector<ParsedBatch> batches;
     for (int rank = 0; rank < attempt.spec().ranks(); ++rank) {
@@ -116,7 +116,7 @@ class Repeats : public ::testing::Test {
     status.set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
     Sync(std::move(request));
   }
-  // Executes so many runs, or all if there are fewer. `speedups`: by block.
+  // Executes at most `runs` runs. `speedups` has the speedup of each block.
   int Execute(int64_t id, int runs, const std::vector<double>& speedups) {
     int done = 0;
     const absl::Time limit = absl::Now() + absl::Seconds(20);

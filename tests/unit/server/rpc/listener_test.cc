@@ -121,7 +121,7 @@ TEST_F(ListenerTest, TheAccountAtTheOtherEndOfTheUnixSocketIsKnown) {
 
 TEST_F(ListenerTest, AcceptsAgainAfterTheProcessHadNoDescriptors) {
   Listen({});
-  // Takes all descriptors but one: the client gets it, and accept fails.
+  // Uses all descriptors except one. The client gets this one, so accept fails.
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit few = before;
@@ -132,7 +132,7 @@ TEST_F(ListenerTest, AcceptsAgainAfterTheProcessHadNoDescriptors) {
   close(ballast.back());
   ballast.pop_back();
   Unix();
-  absl::SleepFor(absl::Milliseconds(50));  // the failed accept has no other trace
+  absl::SleepFor(absl::Milliseconds(50));  // nothing else shows that accept has failed
   for (const int fd : ballast) close(fd);
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_TRUE(Accepted(1));

@@ -54,7 +54,7 @@ class Client {
       sent += static_cast<size_t>(n);
     }
   }
-  // Returns what arrives until the end, or until `size` bytes.
+  // Returns the bytes that arrive until the end of the connection, at most `size`.
   std::string Receive(size_t size = SIZE_MAX) {
     std::string bytes;
     char block[65536];
@@ -195,7 +195,7 @@ TEST_F(TlsRelayTest, AHandshakeThatTakesTooLongEndsTheConnectionAlsoAfterTheCloc
   EXPECT_TRUE(Connect()->IsClosed());
 }
 
-// Returns the bytes that `plain` takes until it takes none for half a second.
+// Writes to `plain` until it accepts no bytes for half a second. Returns the number of bytes.
 size_t Fill(int plain) {
   fcntl(plain, F_SETFL, O_NONBLOCK);
   const std::string block(1 << 16, 'x');
@@ -232,7 +232,7 @@ TEST_F(TlsRelayTest, ReceiversThatReadNothingStopTheirSendersAndUseNoProcessor) 
   const absl::Duration before = CpuTime();
   absl::SleepFor(absl::Milliseconds(500));
   EXPECT_LT(CpuTime() - before, absl::Milliseconds(100));
-  // One end has gone, while the other still reads nothing.
+  // One end has closed the connection, while the other does not read.
   close(plain);
   const absl::Duration closed = CpuTime();
   absl::SleepFor(absl::Milliseconds(500));

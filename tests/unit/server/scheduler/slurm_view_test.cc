@@ -84,7 +84,7 @@ absl::Status Fits(int nodes, int ranks, int gpus, const std::string& partition, 
 }
 
 TEST(SlurmView, RefusesJobsThatNoNodesCouldRun) {
-  EXPECT_TRUE(Fits(3, 4, 0, "").ok());  // b3 is down, but counts
+  EXPECT_TRUE(Fits(3, 4, 0, "").ok());  // nodes that are down, such as b3, count too
   EXPECT_TRUE(Fits(2, 8, 0, "").ok());
   EXPECT_TRUE(Fits(2, 2, 1, "long").ok());
   EXPECT_THAT(Fits(4, 1, 0, "").message(),

@@ -1,4 +1,4 @@
-// Usage, the queue, drain mode, holds and priorities over real sockets.
+// Tests of usage, the queue, drain mode, holds and priorities over real sockets.
 #include "scalelab/v1/admin.grpc.pb.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Answers each program with its arguments, when it may.
+// A fake runner that answers each program with its arguments, when the test allows it.
 class EchoRunner final : public CommandRunner {
  public:
   absl::StatusOr<CommandResult> Run(const std::vector<std::string>& argv, const std::string& input,
@@ -90,7 +90,8 @@ class AgentServiceTest : public RpcServerTest {
     WaitUntilConnected();
     return ended->get_future().share();
   }
-  // The hub gets the agent with its greeting, which the server may read after it has sent the welcome.
+  // Wait until the agent is connected: the hub gets it with its greeting, which the server may read after it
+  // has sent the welcome.
   void WaitUntilConnected() {
     const absl::Time end = absl::Now() + absl::Seconds(20);
     while (!hub_.Check(OwnName()).ok() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
@@ -104,7 +105,7 @@ class AgentServiceTest : public RpcServerTest {
 
   AgentHub hub_;
   EchoRunner runner_;
-  grpc::ClientContext* context_ = nullptr;  // of the agent started last
+  grpc::ClientContext* context_ = nullptr;  // context of the agent that was started last
   std::vector<std::thread> threads_;
 };
 

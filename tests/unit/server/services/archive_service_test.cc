@@ -1,4 +1,5 @@
-// Tests of archives through the API: who may do what, damage, and that a curve does not change.
+// Tests of archives through the API: permissions, damaged files, and that a restore does not
+// change the curve.
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
 #include "scalelab/v1/admin.grpc.pb.h"
@@ -33,7 +34,8 @@ class ArchiveServiceTest : public RpcServerTest {
   }
   // Makes a final study of alice with results, as studies/1.
   void MakeStudy() {
-    std::promise<void> drained;  // no job begins, whose row would stay until the scheduler reports its end
+    // No job must begin, because its row would stay until the scheduler reports its end.
+    std::promise<void> drained;
     coordinator_->SetDrain(true, "", [&drained](const absl::StatusOr<int>&) { drained.set_value(); });
     drained.get_future().wait();
     v1::CreateStudyRequest create;
@@ -155,7 +157,7 @@ TEST_F(ArchiveServiceTest, TheCurveOfARestoredStudyEqualsThatBefore) {
   EXPECT_EQ(study.counts().succeeded(), 6);
   EXPECT_EQ(Curve("studies/2").DebugString(), before.DebugString());
 
-  // The coordinator goes on with other numbers.
+  // After the restore, the coordinator uses larger numbers.
   v1::CreateStudyRequest create;
   *create.mutable_spec() = World::Spec({1});
   v1::CreateStudyResponse created;
@@ -181,7 +183,7 @@ TEST_F(ArchiveServiceTest, OnlyTheOwnerAndAdminsArchiveAndRestore) {
   EXPECT_EQ(Restore("alice", bytes).error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
-// Anybody can write a file with correct checksums: its rows could say anything about the owner.
+// Anybody can write a file with correct checksums, whose rows may name any owner.
 TEST_F(ArchiveServiceTest, OnlyAdminsRestoreAnArchiveThatAnotherServerHasWritten) {
   MakeStudy();
   std::string bytes;

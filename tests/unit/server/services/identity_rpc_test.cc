@@ -28,7 +28,7 @@ using testing::SizeIs;
 // A method that concerns one study or run.
 struct Method {
   std::string name;
-  bool changes;  // or is for the owner and admins for another reason
+  bool changes;  // whether only the owner and admins may call it
   std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> call;
 };
 
@@ -155,7 +155,7 @@ TEST(MethodsAbout, AStudyOrRunAreAllInTheTable) {
       if (NamesAStudyOrRun(*method.input_type())) found.insert(method.name());
     }
   }
-  found.erase("RevokeToken");  // its name is that of a token
+  found.erase("RevokeToken");  // its field `name` is the name of a token
   EXPECT_EQ(table, found);
 }
 

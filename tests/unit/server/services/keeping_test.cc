@@ -70,7 +70,7 @@ class Keeping : public RpcServerTest {
 
 TEST_F(Keeping, ShortAndLongSeriesAreReadWithAllTheirPoints) {
   CommitFinalStudy();
-  // More points than are kept in memory.
+  // The runs have more points than the service keeps in memory.
   std::map<std::string, size_t> sizes = {{"loss", 3}};
   db::WriteBatch batch;
   batch.appends = {db::AnAppend(100, 0, 30, 50'030)};

@@ -1,4 +1,4 @@
-// Encrypted TCP connections, and logins with MUNGE, through the whole server.
+// Tests of encrypted TCP connections, and of logins with MUNGE, through the whole server.
 #include <openssl/x509v3.h>
 
 #include "scalelab/v1/auth.grpc.pb.h"
@@ -114,7 +114,7 @@ Site MakeSite() {
   const tls::Key authority_key = read_key(authority.key);
   const tls::X509Certificate issuer = tls::NextCertificate(tls::ReaderOf(authority.certificate).get());
   const tls::X509Certificate subject = tls::NextCertificate(tls::ReaderOf(server.certificate).get());
-  // Makes the first certificate one of an authority, with another name.
+  // Changes the first certificate to that of an authority with another name.
   for (int i = X509_get_ext_count(issuer.get()) - 1; i >= 0; --i)
     X509_EXTENSION_free(X509_delete_ext(issuer.get(), i));
   X509V3_CTX context;

@@ -1,4 +1,4 @@
-// Tests of the dashboard over real sockets: pages, logins, calls, streams, and requests that are no requests.
+// Tests of the dashboard over real sockets: pages, logins, calls, streams, and malformed requests.
 #include <random>
 
 #include "server/rpc/web_metadata.h"
@@ -141,7 +141,7 @@ TEST_F(WebServerTest, TheAuditLogHasTheAddressOfTheBrowser) {
   LogIn(NewCode());
   Submit();
   Api("CancelStudy", R"({"name": "studies/1"})");
-  rpc_->identities().audit().Stop();  // writes what it has
+  rpc_->identities().audit().Stop();  // writes the pending entries
   const auto rows = store_->ListAudit({});
   ASSERT_TRUE(rows.ok());
   std::vector<std::string> lines;
@@ -157,7 +157,7 @@ TEST_F(WebServerTest, OtherCallersCannotNameAnAddress) {
   context->AddMetadata(kWebSecret, "guess");
   v1::ListStudiesResponse response;
   EXPECT_FALSE(v1::StudyService::NewStub(Tcp())->ListStudies(context.get(), {}, &response).ok());
-  rpc_->identities().audit().Stop();  // writes what it has
+  rpc_->identities().audit().Stop();  // writes the pending entries
   const auto rows = store_->ListAudit({});
   ASSERT_TRUE(rows.ok());
   ASSERT_EQ(rows->size(), 1U);
@@ -311,7 +311,7 @@ TEST_F(WebServerTest, ASlowRequestIsCutOff) {
 TEST_F(WebServerTest, FurtherConnectionsAreClosed) {
   StartWeb({}, "", 2);
   const int first = ConnectTo(port_), second = ConnectTo(port_);
-  // Both are served before the third one comes.
+  // Both connections are served before the third one arrives.
   for (const int fd : {first, second}) {
     const std::string request = "GET /assets/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n";
     send(fd, request.data(), request.size(), 0);
@@ -337,7 +337,8 @@ TEST_F(WebServerTest, AProxyNamesTheBrowser) {
   EXPECT_THAT(rpc_->identities().tokens().List("", absl::Now())[0].description, HasSubstr("10.1.2.3"));
 }
 
-// Sends damaged requests. The server must answer each with a status or close the connection, and then serve on.
+// Sends damaged requests. The server must answer each with a status or close the connection, and must
+// serve further requests.
 TEST_F(WebServerTest, DamagedRequestsDoNoHarm) {
   Submit();
   LogIn(NewCode());

@@ -88,13 +88,14 @@ class Checkpoints : public Trainer {
     return newest;
   }
 
-  // Returns the number of steps that it contains; 0: there is none.
+  // Returns the number of steps in the newest complete checkpoint; 0 if there is none.
   int NewestStep() const {
     const std::string newest = std::filesystem::exists(Directory()) ? Newest() : "";
     return newest.empty() ? 0 : std::stoi(newest.substr(newest.rfind('-') + 1));
   }
 
-  // The events of all attempts so far, by rank; only the last attempt's of each step.
+  // The events of all attempts so far, by rank. For each step, only the events of the last attempt
+  // that made it.
   void Collect(int ranks) {
     losses_.resize(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -137,7 +138,8 @@ class Checkpoints : public Trainer {
     kill(all.back(), number);
   }
 
-  // Checks that the last attempt ended like a run without interruptions, and that all attempts had its losses.
+  // Checks that the last attempt ended like a run without interruptions, and that the losses of all attempts
+  // equal those of that run.
   void ExpectLike(const Result& whole, const Result& last) {
     ASSERT_EQ(last.status, 0);
     EXPECT_GT(last.Of(0, "start").at(0).value("resumed_step", 0), 0);
@@ -304,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class ContinuedEngine : public InterruptedEngine {};
 
-// Ranks of local SGD and of compressed gradients step in other directions if they have other samples.
+// With local SGD and compressed gradients, each rank's steps depend on its own samples.
 TEST_P(ContinuedEngine, TrainsOnWithHalfAndWithDoubleTheRanks) {
   const std::string engine = GetParam().keys.value("engine", "native/ddp");
   const double tolerance = engine.starts_with("native/zero") ? 2e-3 : 5e-2;
@@ -335,7 +337,7 @@ TEST_P(ContinuedEngine, TrainsOnWithHalfAndWithDoubleTheRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Engines, InterruptedEngine, testing::ValuesIn(StatefulEngines()),
                          [](const auto& info) { return std::string(info.param.name); });
-// run_state_test.cc has all of them.
+// run_state_test.cc tests all engines.
 INSTANTIATE_TEST_SUITE_P(Engines, ContinuedEngine,
                          testing::Values(StatefulEngines()[2], StatefulEngines()[3], StatefulEngines()[4]),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 constexpr int kBefore = 3, kSteps = 6, kBatch = 4;
 constexpr GptSize kHeads{2, 4, 32, 16};
 
-// A run that is stored on some number of ranks and continued on others.
+// A run whose state is stored on one number of ranks and continued on another.
 struct Change {
   int from, to;
 };
@@ -71,7 +71,7 @@ class DividedCheckpoint : public testing::TestWithParam<Case> {
     std::vector<int64_t> which;
     for (int64_t i = 0; i < samples.numel(); ++i) which.push_back(samples[i].item<int64_t>() % kSamples);
     Batch batch = Samples(OfTokens() ? "gpt" : "resnet20", which);
-    if (!OfTokens())  // the middle of the images is enough
+    if (!OfTokens())  // crop the images to their middle, which is enough
       batch.images = batch.images.narrow(2, 12, 8).narrow(3, 12, 8).to(GetParam().type).contiguous();
     return batch;
   }
@@ -144,7 +144,7 @@ TEST_P(DividedCheckpoint, ContinuedOnAnotherNumberOfRanksTrainsOn) {
   }
 }
 
-// All groups of ranks have the same parameters; a checkpoint has them once.
+// All groups of ranks have the same parameters, so a checkpoint contains them only once.
 TEST_P(DividedCheckpoint, HasEachParameterAndItsMomentumOnce) {
   const Models models = Make(GetParam().ranks);
   const Saved saved = TrainWhole(models);
@@ -187,7 +187,7 @@ TEST(PipelineCheckpoint, KeepsTheStagesWhichAreOtherwiseMeasuredAgain) {
     const NamedTensors state = strategy.State();
     ASSERT_EQ(state[0].first, "begins");
     EXPECT_EQ(state[0].second[1].item<int64_t>(), blocks - 1);
-    // Only the last block is on the last stage: its normalization and the token embedding.
+    // The last stage has only the last block: the normalization and the token embedding.
     if (c.rank() == 1) {
       EXPECT_EQ(strategy.Trained().size(), 3u);
     }
@@ -208,7 +208,7 @@ TEST(PipelineCheckpoint, OfAnotherNumberOfStagesIsRefused) {
   });
 }
 
-// With one rank that trains, the order of gradients is known.
+// With only one rank that trains, the order of gradients is fixed.
 TEST(ParameterServerCheckpoint, KeepsTheCountOfMissedUpdates) {
   TrainingSpec spec;
   spec.engine = "native/parameter-server";
@@ -223,8 +223,8 @@ TEST(ParameterServerCheckpoint, KeepsTheCountOfMissedUpdates) {
   });
   const at::Tensor& counts = Find(saved.of_ranks[1], "strategy/staleness");
   EXPECT_EQ(counts[1].item<double>(), 3) << "updates";
-  counts[0] = 12;  // missed by all of them
-  counts[2] = 5;   // by one of them
+  counts[0] = 12;  // sum of the missed updates
+  counts[2] = 5;   // largest number of missed updates
   std::vector<NamedTensors> states;
   for (const NamedTensors& of_rank : saved.of_ranks) states.push_back(Below(of_rank, "strategy/"));
   for (const int ranks : {2, 3}) {

@@ -53,7 +53,8 @@ struct Engine {
   const char* name;
   TrainingSpec spec;
   double tolerance = 5e-6;  // of parameters after kSteps, if the number of ranks changes
-  double alone = 0;         // the same for one rank, if it trains in another way
+  // If not 0: the tolerance if one rank continues, which trains differently with this engine.
+  double alone = 0;
 };
 void PrintTo(const Engine& engine, std::ostream* out) { *out << engine.name; }
 
@@ -147,7 +148,7 @@ TEST_P(Continued, OnAnotherNumberOfRanksTrainsOn) {
   }
 }
 
-// What is stored again right after a change of the number of ranks has the same values.
+// If the state is stored again directly after a change of the number of ranks, it has the same values.
 TEST_P(Continued, OnMoreRanksAndBackKeepsAllValues) {
   const auto whole = EqualModels(2), four = OtherModels(4), two = OtherModels(2);
   const Saved saved = TrainWhole(whole);
@@ -201,7 +202,7 @@ TEST(RunState, OfShardsInAnotherOrderIsRefused) {
   Saved saved;
   OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved, kBefore); });
   OnRanks(2, [&](Communicator& c) { EXPECT_THROW(Rank(spec, *other[c.rank()], c, &saved), TrainerError); });
-  // Another number of ranks puts them together, and does not need the order.
+  // With another number of ranks, the shards are joined, and their order does not matter.
   const auto alone = OtherModels(1);
   alone[0]->first.set_data(alone[0]->first.contiguous());
   SoloCommunicator solo;

@@ -13,13 +13,13 @@
 
 namespace scalelab::trainer {
 
-// What the ranks of a run store.
+// The state that the ranks of a run store.
 struct Saved {
   NamedTensors shared;
   std::vector<NamedTensors> of_ranks;
   int64_t step = 0;
 
-  // Returns it as the store would give it to a rank.
+  // Returns the state in the form in which the store returns it to a rank.
   Checkpoint ReadBy(const Communicator& communicator) const {
     Checkpoint checkpoint{
         .step = step, .ranks = static_cast<int>(of_ranks.size()), .shared = shared, .of_ranks = of_ranks};
@@ -40,7 +40,7 @@ inline void OnRanksOrAlone(int ranks, const std::function<void(Communicator&)>& 
   body(solo);
 }
 
-// One rank of a run. Each step has another `global_batch` samples.
+// One rank of a run. Each step has `global_batch` new samples.
 class SavedRank {
  public:
   using BatchOf = std::function<Batch(const at::Tensor& samples)>;

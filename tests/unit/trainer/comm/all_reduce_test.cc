@@ -17,7 +17,8 @@ namespace {
 using testing::ElementsAre;
 
 const at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBFloat16};
-// No elements, fewer than ranks, not divisible by the number of ranks, several parts per block.
+// Sizes: no elements, fewer elements than ranks, not divisible by the number of ranks, several
+// parts per block.
 constexpr int64_t kSizes[] = {0, 1, 2, 3, 7, 1000, 700'001};
 
 Ring Everybody(int ranks) {
@@ -166,7 +167,7 @@ TEST(HierarchicalAllReduce, RefusesNodesOfDifferentSizes) {
   });
 }
 
-// Counts the elements that it sends to ranks of other nodes.
+// A communicator that counts the elements that it sends to ranks on other nodes.
 class CountingCommunicator : public ThreadCommunicator {
  public:
   CountingCommunicator(const ThreadCommunicator& c, const std::vector<std::string>& nodes)
@@ -219,7 +220,7 @@ std::vector<std::string> Expressions(int size) {
       } else if (kind == kSendResult && other == kReceiveResult) {
         held[b] = held[a];
       } else {
-        continue;  // the peer's step comes first
+        continue;  // this step must wait for the step of the peer
       }
       ++next[a], ++next[b];
       moved = true;

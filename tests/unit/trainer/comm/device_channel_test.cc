@@ -19,9 +19,9 @@ using testing::HasSubstr;
 class DeviceChannelTest : public testing::Test {
  protected:
   struct Kernel {
-    float first;  // element of the tensor
+    float first;  // first element of the tensor
     bool over = false;
-    int blocked = 0;  // streams that wait for it
+    int blocked = 0;  // number of streams that wait for the transfer
   };
 
   DeviceChannelTest() { watch_.Join({watch_.endpoint()}, "token"); }
@@ -52,7 +52,7 @@ class DeviceChannelTest : public testing::Test {
                   ++kernel->blocked;
                 }};
   }
-  // Returns whether so many transfers are enqueued within 20 seconds.
+  // Returns whether `count` transfers are enqueued within 20 seconds.
   bool Enqueued(size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, seconds(20), [&] { return kernels_.size() >= count; });

@@ -46,7 +46,7 @@ TEST_F(NcclHandleTest, JoiningEndsWhenTheCallerGivesUpAlthoughNcclDoesNotReturn)
   EXPECT_TRUE(nccl_.aborted.Wait()) << "nobody uses the communicator that was made too late";
 }
 
-// A call waits for another rank, and holds no lock that the abort needs.
+// A call that waits for another rank must not hold a lock that the abort needs.
 TEST_F(NcclHandleTest, AbortEndsACallThatWaitsForAnotherRank) {
   Join();
   auto call = std::async(std::launch::async, [&] {

@@ -20,7 +20,7 @@ TEST(ChooseAddress, IsLoopbackWhereAllRanksShareAMachine) {
   EXPECT_EQ(ChooseAddress({host, host, host}, 1), "127.0.0.1");
 }
 
-// Virtual networks of containers and tests come and go.
+// Other programs may create and remove virtual networks during the test.
 TEST(ChooseAddress, IsLoopbackOnOneMachineWhoseInterfacesChange) {
   const std::string before = "a@boot/7", after = before + At("", "10.0.0.1", kSlash24);
   EXPECT_EQ(ChooseAddress({before, after}, 0), "127.0.0.1");

@@ -116,7 +116,8 @@ TEST_F(PeerWatchTest, LeaveReadsTheLinesOfNeighboursToTheEnd) {
 }
 
 TEST_F(PeerWatchTest, AcceptsARankThatLeavesAfterTheLastOperation) {
-  for (int r : {0, 1, 3}) Work(r, 4, /*in_next=*/true);  // still in the fifth, which rank 2 has finished
+  // These ranks are in the fifth operation, which rank 2 has finished.
+  for (int r : {0, 1, 3}) Work(r, 4, /*in_next=*/true);
   Work(2, 5, /*in_next=*/false);
   ranks_[2]->Leave();
   // Any verdict about the rank that left would arrive before this answer.
@@ -148,7 +149,7 @@ TEST_F(PeerWatchTest, IgnoresLinesWithAnotherToken) {
   const Socket stranger = Connect(address, port, std::chrono::seconds(5));
   ASSERT_TRUE(stranger);
   ASSERT_TRUE(SendLine(stranger, "guess verdict all is lost\n"));
-  // Rank 1 has read the line by the time it answers the later question.
+  // When rank 1 answers the later query, it has read the line.
   ranks_[0]->Investigate("x", 1);
   EXPECT_THAT(Interruption(1), Not(HasSubstr("all is lost")));
 }

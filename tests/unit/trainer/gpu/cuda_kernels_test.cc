@@ -1,5 +1,5 @@
-// Compares the kernels for GPUs with the same arithmetic on the CPU, which gpu_kernels_test.cc compares with LibTorch. Skips without a
-// GPU.
+// Compares the kernels for GPUs with the same arithmetic on the CPU, which gpu_kernels_test.cc compares with
+// LibTorch. Skips without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ TEST_F(CudaKernels, NormalizeAsTheCpuDoesAndTwiceTheSame) {
 }
 
 TEST_F(CudaKernels, TakeTheOptimizerStepsOfTheCpuInAGraphToo) {
-  // More tensors than a launch has, some of which begin at odd addresses.
+  // There are more tensors than one launch can have, and some begin at odd addresses.
   const auto make = [&](at::Device device) {
     at::manual_seed(1);
     std::vector<at::Tensor> parameters;

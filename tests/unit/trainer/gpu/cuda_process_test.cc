@@ -1,4 +1,4 @@
-// The program on a GPU. Skips where there is none, with the trainer's own words.
+// Tests the trainer on a GPU. Without a GPU, the tests are skipped with the trainer's error message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 class OnGpu : public Trainer {
  protected:
   void SetUp() override {
-    setenv("SCALELAB_SHARED_GPU", "1", 1);  // several ranks, where there is one GPU
+    setenv("SCALELAB_SHARED_GPU", "1", 1);  // allows several ranks on one GPU
     static const std::string why_not = [this] {
       const Result run = Run({Gpu(1, {{"max_steps", "1"}})});
       const auto errors = run.Of(0, "error");
@@ -31,7 +31,7 @@ class OnGpu : public Trainer {
     spec.update(more);
     return spec;
   }
-  // Does not depend on how a batch is divided among ranks.
+  // The result must not depend on how a batch is divided among ranks.
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"}, {"learning_rate", 0.001}};
     spec.update(more);
@@ -99,8 +99,8 @@ TEST_F(OnGpu, ARecordedStepIsTheSameStep) {
 }
 
 TEST_F(OnGpu, SaysWhyAStepIsNotRecorded) {
-  const Result run =
-      Run({Gpu(2, {{"cuda_graph", true}, {"backend", "mpi"}, {"max_steps", "8"}})}, 2);  // both on one GPU
+  // Both ranks use one GPU.
+  const Result run = Run({Gpu(2, {{"cuda_graph", true}, {"backend", "mpi"}, {"max_steps", "8"}})}, 2);
   ASSERT_EQ(run.status, 0);
   EXPECT_THAT(ReadAll(dir_ + "/err"), HasSubstr("backend \"mpi\" communicates from the host"));
 }
@@ -129,7 +129,7 @@ TEST_F(OnGpu, TrainsOverNccl) {
   const Result one = Run({Gpu(1, {{"backend", "nccl"}, {"max_steps", "8"}})});
   ASSERT_EQ(one.status, 0);
   const Result two = Run({Gpu(2, Frozen({{"backend", "nccl"}, {"cuda_graph", true}}))}, 2);
-  if (two.status != 0) {  // a machine with one GPU
+  if (two.status != 0) {  // the machine has only one GPU
     const auto errors = two.Of(0, "error");
     ASSERT_FALSE(errors.empty());
     EXPECT_THAT(errors[0]["message"].get<std::string>(), HasSubstr("would share one GPU"));

@@ -1,5 +1,6 @@
-// Executes the kernels for GPUs on the CPU (tests/fakes/cuda), and compares them with loops that have the same arithmetic and merge
-// sums in the same order: all bits are equal. gpu_kernels_test.cc compares the loops with LibTorch.
+// Executes the kernels for GPUs on the CPU (tests/fakes/cuda), and compares them with loops that have the
+// same arithmetic and merge sums in the same order. All bits must be equal. gpu_kernels_test.cc compares the
+// loops with LibTorch.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
@@ -136,7 +137,7 @@ TEST(GpuEmulation, OfNormalizationComputesTheBitsOfTheLoops) {
   CompareNorms<c10::Half>(1, 16, false, true, false);
 }
 
-// Parameters of several launches, some of which begin at odd addresses.
+// The parameters need several launches, and some begin at odd addresses.
 template <typename T>
 void CompareSteps(float momentum, float left_out) {
   struct State {

@@ -52,7 +52,7 @@ NormResults OnHost(const NormInputs& inputs, bool batch_statistics, bool relu) {
 
 TEST(GpuNorm, AgreesWithSeparateOperationsInDoublePrecision) {
   for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16}) {
-    // Results of the type are rounded to it; sums are not.
+    // Results of the tensors' type are rounded to this type; sums are not.
     const double rounding = type == at::kFloat ? 1e-5 : type == at::kHalf ? 1e-3 : 8e-3;
     for (int options = 0; options < 8; ++options) {
       for (const std::vector<int64_t>& shape : kNormShapes) {
@@ -78,7 +78,7 @@ TEST(GpuNorm, AgreesWithSeparateOperationsInDoublePrecision) {
 TEST(GpuNorm, KeepsThePrecisionOfTheVarianceFarFromZeroAndWithOutliers) {
   NormInputs inputs = MakeNormInputs({.shape = {9, 8, 32, 32}});
   inputs.x = (inputs.x + 5000).contiguous(at::MemoryFormat::ChannelsLast);
-  inputs.x[0].select(1, 0).select(1, 0).fill_(20000);  // the first row, which is a shift
+  inputs.x[0].select(1, 0).select(1, 0).fill_(20000);  // the first row, which the kernel subtracts as a shift
   const NormResults actual = OnHost(inputs, true, false), expected = Reference(inputs, true, false);
   EXPECT_TRUE(at::allclose(actual[1].to(at::kDouble), expected[1], 1e-6, 0));
   EXPECT_TRUE(at::allclose(actual[2].to(at::kDouble), expected[2], 1e-5, 0));
@@ -208,7 +208,7 @@ TEST(WeightCopies, AreUsedInTheirScopeOnly) {
   EXPECT_FALSE(copies.Of(at::ones({2})).defined());
 }
 
-// The batches of a loader that converts bytes are those of one that loads numbers.
+// A loader that converts bytes must return the same batches as a loader that loads numbers.
 TEST(GpuImages, AreTheImagesOfTheCpu) {
   TrainingSpec spec;
   spec.dataset = "synthetic";

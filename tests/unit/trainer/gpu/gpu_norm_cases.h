@@ -10,7 +10,8 @@ namespace scalelab::trainer {
 struct NormCase {
   at::ScalarType type = at::kFloat;
   bool batch_statistics = true, relu = true, residual = true;
-  // One tile of channels that are no power of two; one tile of few channels and several parts of the rows; several tiles.
+  // The shapes: one tile of channels whose number is not a power of two; one tile of few channels with
+  // several parts of the rows; several tiles.
   std::vector<int64_t> shape = {5, 24, 7, 9};
 };
 

@@ -69,7 +69,7 @@ TEST(AttemptMeter, ABusyNeighbourIsOtherLoadDuringTheAttempt) {
   v1::NodeNoise noise;
   meter.Start(AllowedCpus(), [] { return OwnCpuSeconds(getpid()); });
   {
-    // Its CPU seconds count as this process's own only when it has ended.
+    // The CPU time of a child process counts as that of this process only after it has ended.
     const BusyNeighbours neighbours(AllowedCpus().size());
     absl::SleepFor(absl::Milliseconds(1500));
     meter.Finish(&noise);

@@ -131,7 +131,7 @@ TEST_F(PowerTest, TheSamplerRecordsTheGpusOfAnAttempt) {
   const auto history = sampler.Start({2, std::nullopt});
   const double begin = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   PowerValues use = UnknownPower();
-  // Each reading is awaited: the second one makes a span known.
+  // Wait for each reading. A span of time has a value after the second reading.
   for (int i = 0; i < 600 && std::isnan(use[kJoules]); ++i) {
     absl::SleepFor(absl::Milliseconds(50));
     use = history->Between(history->begin(), history->begin() + 0.1);

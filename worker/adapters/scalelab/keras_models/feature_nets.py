@@ -4,7 +4,8 @@ convolutions, then three linear layers; with torchvision's names."""
 
 def alexnet(net, images, classes):
     x = images
-    # Index in torchvision's "features", channels, kernel, stride, padding, whether a pooling layer follows.
+    # For each convolution: index in torchvision's "features", channels, kernel size, stride, padding, and whether a
+    # pooling layer follows.
     for number, out, kernel, stride, padding, pool in ((0, 64, 11, 4, 2, True), (3, 192, 5, 1, 2, True),
                                                        (6, 384, 3, 1, 1, False), (8, 256, 3, 1, 1, False),
                                                        (10, 256, 3, 1, 1, True)):

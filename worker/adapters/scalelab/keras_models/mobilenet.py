@@ -1,6 +1,6 @@
 """MobileNetV2 (Sandler et al. 2018, arXiv 1801.04381, table 2), with torchvision's names."""
 
-# Expansion, channels, blocks, stride of the first block.
+# For each group of blocks: expansion, channels, number of blocks, stride of the first block.
 _PLAN = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 

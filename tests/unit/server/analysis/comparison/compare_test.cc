@@ -116,7 +116,7 @@ TEST(Compare, CellsThatBothStudiesHaveConnectTheirDays) {
   ASSERT_NE(found, nullptr);
   EXPECT_NEAR(found->effect().mean(), 80.0 / 100 - 1, 0.005) << "not 80 / 90 - 1";
   EXPECT_EQ(found->n(), 0);
-  // One degree of freedom: the disagreement of two cells on the effect of the day.
+  // There is one degree of freedom: the difference between the day's effects on two cells.
   ASSERT_TRUE(found->effect().has_low());
   EXPECT_LT(found->effect().low(), found->effect().mean() - 0.01) << "wider than the noise within a day";
   EXPECT_THAT(response.notes(), Contains(HasSubstr("difference between days")));

@@ -27,7 +27,8 @@ TEST(GradientNoise, TheExampleInTheDocumentation) {
 }
 
 TEST(GradientNoise, BothPartsAreAveragedBeforeTheyAreDivided) {
-  // Two repeats: |G|^2 1 and 3, tr(S) 256 and 768 would each give 256; with 384 and 640 the ratios differ, their means do not.
+  // Two repeats have |G|^2 of 1 and 3. With tr(S) of 256 and 768, each would have a noise scale of 256. With
+  // 384 and 640, the ratios of the repeats differ, but the ratio of the means is the same.
   const auto norms = [](double square, double trace) {
     return GradientNorms{square + trace / 64, square + trace / 256};
   };

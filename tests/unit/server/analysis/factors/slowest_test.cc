@@ -65,22 +65,22 @@ TEST(Slowest, NodesNeedNotTakePartInEveryRepeat) {
   EXPECT_NEAR(exact->effect, 0.3 - 0.4 / 3, 1e-9);
   EXPECT_NEAR(exact->half, 0, 1e-6);
   EXPECT_EQ(exact->repeats, 2);
-  // a and b ran together, and c and d: nothing compares a with c.
+  // a and b ran together, and so did c and d, but no repeat connects a with c.
   const std::vector<UnitValue> apart = {{0, 0, 1}, {1, 0, 1.1}, {0, 1, 1}, {1, 1, 1.2},
                                         {2, 2, 1}, {3, 2, 1.1}, {2, 3, 1}, {3, 3, 1.2}};
   EXPECT_FALSE(FindSlowest(apart, 4, 0.95).has_value());
 }
 
 TEST(Slowest, EqualAndUnequalRepeatsHaveOneFormula) {
-  // The same values with a repeat that only some units have, once with a value that is far from deciding anything: the
-  // effects of complete data are the means.
+  // Add a repeat with only one unit. Its value has no influence, so the effect is the mean over
+  // the complete repeats.
   const std::vector<UnitValue> values = {{0, 0, 0}, {1, 0, 0.1}, {2, 0, 0.5},
                                          {0, 1, 0}, {1, 1, 0.3}, {2, 1, 0.6}};
   const auto complete = FindSlowest(values, 3, 0.95);
   ASSERT_TRUE(complete.has_value());
   EXPECT_NEAR(complete->effect, ((0.5 - 0.2) + (0.6 - 0.3)) / 2, 1e-12);
   std::vector<UnitValue> more = values;
-  more.push_back({1, 2, 7});  // alone in its repeat: says nothing
+  more.push_back({1, 2, 7});  // the only value of its repeat, so it compares nothing
   const auto unequal = FindSlowest(more, 3, 0.95);
   ASSERT_TRUE(unequal.has_value());
   EXPECT_NEAR(unequal->effect, complete->effect, 1e-9);
@@ -96,7 +96,8 @@ TEST(Slowest, WithoutNoiseToCompareWithThereIsNone) {
 }
 
 TEST(Slowest, EqualRanksAreRarelyAccused) {
-  // The interval is that of all ranks at once: with equal ranks, at most 5% of studies name one as significant.
+  // The interval is corrected for the number of ranks: if all ranks are equal, at most 5% of studies report a
+  // significantly slower one.
   std::mt19937_64 random(7);
   std::normal_distribution<double> noise(0, 0.02);
   constexpr int kStudies = 1000;

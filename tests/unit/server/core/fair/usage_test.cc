@@ -10,7 +10,7 @@ namespace {
 constexpr db::Micros kStart = 1'800'000'000'000'000;  // the beginning of an hour
 constexpr db::Micros kHour = db::kHour;
 constexpr absl::Duration kHalfLife = absl::Hours(1);
-// An hour that goes on without end counts as this many seconds: 3600 / ln 2.
+// Decayed usage of a node that is held for ever, with a half-life of one hour: 3600 s / ln 2.
 constexpr double kWhole = 5193.702;
 
 Holding Of(const std::string& owner, int nodes, db::Micros from, db::Micros until, int gpus = 0) {

@@ -73,7 +73,7 @@ TEST_F(BadNodesTest, OfSeveralNodesTheOneWithoutASuccessRemains) {
 TEST_F(BadNodesTest, AStudyThatFailsEverywhereSaysNothing) {
   for (const char* node : {"n1", "n2", "n3"}) Fail(node, 5, db::Cause::kLaunchError, /*works=*/false);
   EXPECT_THAT(Avoided(), IsEmpty());
-  // The study succeeds on n3: the failures on the other nodes were their fault.
+  // The study succeeds on n3, so the other nodes caused the earlier failures.
   nodes_.Succeeded("n3", 1, now_);
   EXPECT_THAT(Avoided(), ElementsAre("n1", "n2"));
 }
