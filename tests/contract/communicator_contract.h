@@ -51,14 +51,14 @@ inline void CheckAverageAndMaximum(Communicator& c) {
 }
 
 inline void CheckSpans(Communicator& c) {
-  // A communicator without messages to other processes has nothing to measure.
+  // A communicator that sends no messages to other processes measures no time.
   const bool known = c.name() == "gloo" || c.name() == "mpi" || c.name() == "nccl";
-  const Moment before(at::kCPU);
+  const DeviceEvent before(at::kCPU);
   const auto first = c.StartAllReduce(at::ones({1000}), ReduceOp::kSum);
   const auto second = c.StartAllReduce(at::ones({1000}), ReduceOp::kSum);
   first->Wait();
   second->Wait();
-  const double elapsed = Moment(at::kCPU).SecondsSince(before);
+  const double elapsed = DeviceEvent(at::kCPU).SecondsSince(before);
   for (const auto& work : {first.get(), second.get()}) {
     const Span span = work->span();
     ASSERT_EQ(span.begin != nullptr, known);
@@ -73,7 +73,8 @@ inline void CheckSpans(Communicator& c) {
   }
 }
 
-// Strategies keep spans until the end of a step, and free buckets earlier.
+// A span must remain valid after its tensor was freed: strategies keep spans until the end of a step, but
+// free buckets earlier.
 inline void CheckSpansKeepNoTensors(Communicator& c) {
   const at::Tensor input = at::ones({1000 * c.size()}), output = at::zeros({1000});
   Span span;
@@ -82,7 +83,7 @@ inline void CheckSpansKeepNoTensors(Communicator& c) {
     work->Wait();
     span = work->span();
   }
-  // A thread of the communicator may still have the operation.
+  // A thread of the communicator may still have a reference to the operation.
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (input.use_count() > 1 && std::chrono::steady_clock::now() < limit) sched_yield();
   EXPECT_EQ(input.use_count(), 1u);
@@ -90,7 +91,7 @@ inline void CheckSpansKeepNoTensors(Communicator& c) {
 }
 
 inline void CheckBitsThatAllRanksHave(Communicator& c) {
-  // All bits except one per rank; includes the sign bit.
+  // Each rank has all bits except one; they include the sign bit.
   const at::Tensor t = at::full({5}, ~(int64_t{1} << (c.rank() + 40)), at::kLong);
   c.AllReduce(t, ReduceOp::kBitAnd);
   const int64_t expected = ~(((int64_t{1} << c.size()) - 1) << 40);
@@ -386,7 +387,7 @@ inline void CheckOneGroup(Communicator& whole, Communicator& group, const std::v
   EXPECT_EQ(group.AllGather(std::to_string(whole.rank() % 10))[0], std::to_string(members[0] % 10));
   group.Barrier();
   if (size == 1) return;
-  // A message in the group and one between the same ranks outside of it do not mix.
+  // A message in the group is not confused with a message between the same ranks outside of the group.
   const int next = (group.rank() + 1) % size, previous = (group.rank() + size - 1) % size;
   const at::Tensor inside = at::full({5}, 1.0f), outside = at::full({5}, 2.0f);
   const auto first = whole.StartSend(outside, members[next]), second = group.StartSend(inside, next);
@@ -418,7 +419,7 @@ inline void CheckGroups(Communicator& c) {
     groups.push_back(c.Split(group_of(c.rank())));
     CheckOneGroup(c, *groups.back(), Members(c, group_of));
   }
-  // All groups may be used after others were made.
+  // A group can still be used after other groups were made.
   for (size_t i = 0; i < groups.size(); ++i) CheckOneGroup(c, *groups[i], Members(c, divisions[i]));
   CheckSum(c);
 }

@@ -6,51 +6,54 @@
 namespace scalelab::worker {
 namespace {
 
-constexpr size_t kMostMoments = 8192;  // 13 minutes before the first are left out
-// Readings continue while the end of a span is read from a file, so that its last reading may be a little older.
+constexpr size_t kMostReadings = 8192;  // 13 minutes of readings, before older ones are thinned out
+// The last reading may be earlier than the end of a span by at most this time. Later readings usually exist,
+// because the end of a span is read from a file after it happened.
 constexpr double kMostMissing = 1;  // s
 
 }  // namespace
 
 void PowerHistory::Add(const PowerReading& reading) {
   const std::lock_guard lock(mutex_);
-  Moment moment{reading.time, {}};
-  if (!moments_.empty()) {
-    const Moment& before = moments_.back();
+  Reading kept{reading.time, {}};
+  if (!readings_.empty()) {
+    const Reading& before = readings_.back();
     const double seconds = reading.time - before.time;
     if (!(seconds > 0)) return;
-    moment.sums = before.sums;
+    kept.sums = before.sums;
     for (int q = kJoules + 1; q < kPowerQuantities; ++q)
-      moment.sums[q] += (last_[q] + reading.values[q]) / 2 * seconds;
+      kept.sums[q] += (last_[q] + reading.values[q]) / 2 * seconds;
     const double joules = reading.values[kJoules] - last_[kJoules];
-    moment.sums[kJoules] += joules >= 0 ? joules : std::nan("");
+    kept.sums[kJoules] += joules >= 0 ? joules : std::nan("");
   }
   last_ = reading.values;
   peak_memory_ = std::isnan(peak_memory_) || std::isnan(reading.memory_bytes)
                      ? std::nan("")
                      : std::max(peak_memory_, reading.memory_bytes);
-  moments_.push_back(moment);
-  if (moments_.size() > kMostMoments) Thin();
+  readings_.push_back(kept);
+  if (readings_.size() > kMostReadings) Thin();
 }
 
-// Leaves out every second moment of the older half.
+// Leaves out every second reading of the older half.
 void PowerHistory::Thin() {
   size_t kept = 0;
-  for (size_t i = 0; i < moments_.size(); ++i) {
-    if (i < moments_.size() / 2 && i % 2 == 1) continue;
-    moments_[kept++] = moments_[i];
+  for (size_t i = 0; i < readings_.size(); ++i) {
+    if (i < readings_.size() / 2 && i % 2 == 1) continue;
+    readings_[kept++] = readings_[i];
   }
-  moments_.resize(kept);
+  readings_.resize(kept);
 }
 
-// Returns the integrals at `time`, on the line through the two moments around it or before it.
+// Returns the integrals at `time`, by linear interpolation between the two readings around it, or
+// extrapolation from the two readings before it.
 PowerValues PowerHistory::At(double time) const {
-  if (moments_.size() < 2 || !(time >= moments_.front().time) || time > moments_.back().time + kMostMissing)
+  if (readings_.size() < 2 || !(time >= readings_.front().time) ||
+      time > readings_.back().time + kMostMissing)
     return UnknownPower();
-  auto after = std::ranges::upper_bound(moments_, time, {}, &Moment::time);
-  if (after == moments_.begin()) ++after;
-  if (after == moments_.end()) --after;
-  const Moment& before = *(after - 1);
+  auto after = std::ranges::upper_bound(readings_, time, {}, &Reading::time);
+  if (after == readings_.begin()) ++after;
+  if (after == readings_.end()) --after;
+  const Reading& before = *(after - 1);
   const double share = (time - before.time) / (after->time - before.time);
   PowerValues sums;
   for (int q = 0; q < kPowerQuantities; ++q)
@@ -68,12 +71,12 @@ PowerValues PowerHistory::Between(double begin, double end) const {
 
 double PowerHistory::begin() const {
   const std::lock_guard lock(mutex_);
-  return moments_.empty() ? std::nan("") : moments_.front().time;
+  return readings_.empty() ? std::nan("") : readings_.front().time;
 }
 
 double PowerHistory::peak_memory() const {
   const std::lock_guard lock(mutex_);
-  return moments_.empty() ? std::nan("") : peak_memory_;
+  return readings_.empty() ? std::nan("") : peak_memory_;
 }
 
 }  // namespace scalelab::worker

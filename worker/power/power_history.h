@@ -1,4 +1,4 @@
-// What an attempt's devices showed, at about ten moments in a second.
+// The readings of an attempt's devices, about ten per second.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ constexpr PowerValues UnknownPower() {
 
 struct PowerReading {
   double time = 0;                      // Unix time in seconds
-  PowerValues values = UnknownPower();  // kJoules: since some moment before the first reading
-  double memory_bytes = std::numeric_limits<double>::quiet_NaN();  // of the GPU that uses most
+  PowerValues values = UnknownPower();  // kJoules: since an arbitrary time before the first reading
+  double memory_bytes = std::numeric_limits<double>::quiet_NaN();  // memory of the GPU that uses the most
 };
 
-// Thread-safe. Keeps a bounded number of moments: of a long attempt, old ones get further apart.
+// Thread-safe. Keeps a bounded number of readings. In a long attempt, old readings are thinned out.
 class PowerHistory {
  public:
   // Ignores a reading that is not later than the one before.
@@ -40,7 +40,8 @@ class PowerHistory {
   double peak_memory() const;
 
  private:
-  struct Moment {
+  // A reading that is kept.
+  struct Reading {
     double time;
     PowerValues sums;  // integrals since the first reading
   };
@@ -49,7 +50,7 @@ class PowerHistory {
   void Thin();
 
   mutable std::mutex mutex_;
-  std::vector<Moment> moments_;
+  std::vector<Reading> readings_;
   PowerValues last_ = {};
   double peak_memory_ = 0;
 };

@@ -82,19 +82,20 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
 }
 
 TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
-  // Four moments; operations last from the first to the third, from the second to the third, and from the third to the fourth.
-  std::vector<std::shared_ptr<const Moment>> moments;
+  // There are four device events. Three operations last from the first to the third, from the second to the
+  // third, and from the third to the fourth event.
+  std::vector<std::shared_ptr<const DeviceEvent>> events;
   for (int i = 0; i < 4; ++i) {
-    moments.push_back(std::make_shared<const Moment>(at::kCPU));
-    while (Moment(at::kCPU).SecondsSince(*moments.back()) <= 0) continue;
+    events.push_back(std::make_shared<const DeviceEvent>(at::kCPU));
+    while (DeviceEvent(at::kCPU).SecondsSince(*events.back()) <= 0) continue;
   }
   StepMarks marks(at::kCPU);
-  marks.Communicated({{moments[0], moments[2]}, {moments[1], moments[2]}, {moments[2], moments[3]}});
+  marks.Communicated({{events[0], events[2]}, {events[1], events[2]}, {events[2], events[3]}});
   StepTimes times;
   marks.AddTo(times);
   EXPECT_GT(times.comm_total, 0);
   EXPECT_DOUBLE_EQ(times.comm_total,
-                   moments[2]->SecondsSince(*moments[0]) + moments[3]->SecondsSince(*moments[2]));
+                   events[2]->SecondsSince(*events[0]) + events[3]->SecondsSince(*events[2]));
 }
 
 TEST_F(StepLogTest, TellsOnlyTheTotalOfAStepThatIsReplayed) {

@@ -73,7 +73,8 @@ def cifar_resnet(depth, weights, images):
 
 
 def gpt(heads, weights, tokens):
-    """GPT-2, of PyTorch's layers for a transformer encoder with a causal mask, which are the same as those of a decoder alone."""
+    """GPT-2, made of PyTorch's layers for a transformer encoder. With a causal mask, they are equal to the layers of a decoder without
+    cross attention."""
     width, context = weights["wte.weight"].shape[1], tokens.shape[1]
     layers = sum(name.endswith("ln_1.weight") for name in weights)
     later = torch.full((context, context), float("-inf")).triu(1)
@@ -89,7 +90,7 @@ def gpt(heads, weights, tokens):
         block.load_state_dict(
             {theirs + kind: weights.pop(f"h.{layer}.{ours}{kind}") for theirs, ours in names.items() for kind in ("weight", "bias")}
         )
-        x = block.train()(x, src_mask=later)  # evaluation may take another path
+        x = block.train()(x, src_mask=later)  # in evaluation mode, PyTorch may use different code
     x = torch.nn.functional.layer_norm(x, (width,), weights.pop("ln_f.weight"), weights.pop("ln_f.bias"))
     assert not weights, f"weights that nothing reads: {sorted(weights)}"
     return (x @ embedding.T).flatten(0, 1)
@@ -109,7 +110,7 @@ def compute(name, classes, folder):
         model.load_state_dict(weights)
         logits = {"logits": model.eval()(images)}
         if name == "inception_v3":
-            model.train()  # except the normalizations, whose batch is small
+            model.train()  # the normalizations stay in evaluation mode, because the batch is small
             for module in model.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
                     module.eval()

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 #include "worker/trainer/torch.h"
 
 namespace scalelab::trainer {
@@ -30,7 +30,7 @@ class Work {
   // Returns whether the operation has ended, so that Wait returns or throws at once. Does not block.
   virtual bool Done() = 0;
   // Returns the time in which the operation was in progress on this rank, including the wait for other ranks.
-  // Must be called after Wait. Both moments are null if the time is not known.
+  // Must be called after Wait. Both events are null if the time is not known.
   virtual Span span() const { return {}; }
 };
 

@@ -126,7 +126,7 @@ std::unique_ptr<Communicator> MakeControlChannel([[maybe_unused]] const Training
                                                  Communicator& communicator) {
   if (communicator.name() != "nccl") return nullptr;
 #ifdef SCALELAB_GLOO
-  Rendezvous rendezvous = RendezvousOfRun("control");
+  RendezvousAddress rendezvous = RendezvousOfRun("control");
   if (!rendezvous.host.empty()) {  // nccl uses the port of the run, so this communicator needs another port
     if (communicator.rank() == 0) Listen("0.0.0.0", rendezvous.port);
     const std::vector<std::string> ports =

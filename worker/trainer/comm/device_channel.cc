@@ -15,7 +15,7 @@ constexpr std::chrono::microseconds kChannelPoll{50};
 
 class DeviceChannel::Message : public Operation {
  public:
-  Message(const char* what, int peer, const at::Tensor& tensor, bool staged, Moment ready)
+  Message(const char* what, int peer, const at::Tensor& tensor, bool staged, DeviceEvent ready)
       : Operation(what, peer), tensor(tensor), staged(staged), ready(std::move(ready)) {}
 
   void Enqueued(Transfer started) {
@@ -38,15 +38,15 @@ class DeviceChannel::Message : public Operation {
   }
 
   const at::Tensor tensor;
-  const bool staged;   // whether the tensor is in host memory, and is copied through the device
-  const Moment ready;  // when the tensor has its values
+  const bool staged;        // whether the tensor is in host memory, and is copied through the device
+  const DeviceEvent ready;  // when the tensor has its values
   at::Tensor on_device;
   Transfer transfer;  // set before the message is enqueued
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  bool enqueued_ ABSL_GUARDED_BY(mutex_) = false;
+  bool enqueued_ = false;
 };
 
 class DeviceChannel::MessageWork : public Work {
@@ -89,7 +89,7 @@ DeviceChannel::~DeviceChannel() {
 
 std::unique_ptr<Work> DeviceChannel::Start(const at::Tensor& tensor) {
   auto message = std::make_shared<Message>(send_ ? "send" : "receive", peer_, tensor,
-                                           tensor.device() != device_, Moment(device_));
+                                           tensor.device() != device_, DeviceEvent(device_));
   message->deadline = std::chrono::steady_clock::now() + timeout_;
   {
     std::lock_guard lock(mutex_);

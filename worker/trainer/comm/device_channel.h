@@ -9,7 +9,6 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/nccl_watchdog.h"
 
 namespace scalelab::trainer {
@@ -73,10 +72,10 @@ class DeviceChannel {
   bool connected_ = false, failed_ = false;         // used by the thread
   std::deque<std::shared_ptr<Message>> in_flight_;  // messages on the stream; used by the thread
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Message>> queue_;
+  bool closing_ = false;
   std::thread thread_;  // the last member, because it uses all others
 };
 

@@ -49,7 +49,7 @@ class GlooCommunicator::CollectiveWork : public Work {
   std::shared_ptr<GlooOperation> operation_;
 };
 
-GlooCommunicator::GlooCommunicator(int rank, int size, const Rendezvous& rendezvous,
+GlooCommunicator::GlooCommunicator(int rank, int size, const RendezvousAddress& rendezvous,
                                    std::chrono::milliseconds timeout)
     : rank_(rank),
       size_(size),
@@ -131,7 +131,7 @@ void GlooCommunicator::CommunicationThread() {
       if (broken) std::rethrow_exception(broken);
       if (abandon_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
-      operation->begin = Moment(at::kCPU);
+      operation->begin = DeviceEvent(at::kCPU);
       if (members_.empty()) watch_->Started(operation->what);
       try {
         operation->run(tag);

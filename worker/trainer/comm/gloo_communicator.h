@@ -8,7 +8,6 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/peers/rendezvous.h"
 
@@ -26,7 +25,8 @@ class GlooCommunicator : public Communicator {
  public:
   // Connects all ranks. `timeout` limits the connection, and later each operation. If ranks are missing,
   // throws a TrainerError that names them.
-  GlooCommunicator(int rank, int size, const Rendezvous& rendezvous, std::chrono::milliseconds timeout);
+  GlooCommunicator(int rank, int size, const RendezvousAddress& rendezvous,
+                   std::chrono::milliseconds timeout);
   ~GlooCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -71,10 +71,10 @@ class GlooCommunicator : public Communicator {
   std::shared_ptr<PeerWatch> watch_;   // the watch of the run
   std::atomic<bool> abandon_ = false;  // whether to skip operations that have not started
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<GlooOperation>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<GlooOperation>> queue_;
+  bool closing_ = false;
   std::thread thread_;  // the last member, because it uses all others
 };
 

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/peers/rendezvous.h"
 
 namespace scalelab::trainer {
@@ -38,9 +37,9 @@ struct GlooTransport {
   std::shared_ptr<gloo::rendezvous::Context> context;
 
  private:
-  std::mutex mutex_;
-  gloo::transport::UnboundBuffer* any_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;  // guards the members below
+  gloo::transport::UnboundBuffer* any_ = nullptr;
+  bool aborted_ = false;
 };
 
 }  // namespace scalelab::trainer

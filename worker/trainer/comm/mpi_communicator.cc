@@ -208,7 +208,7 @@ void MpiCommunicator::Advance() {
     try {
       if (broken_) std::rethrow_exception(broken_);
       operation->deadline = std::chrono::steady_clock::now() + timeout_;
-      operation->begin = Moment(at::kCPU);
+      operation->begin = DeviceEvent(at::kCPU);
       if (operation->collective()) operation->owner.Started(operation->what);
       CheckMpi(operation->start(&operation->request), operation->what);
       if (operation->collective()) {

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/recursive_doubling.h"
 
@@ -122,10 +121,10 @@ class MpiCommunicator : public Communicator {
   std::atomic<int> unfinished_ = 0;  // number of operations of this communicator in flight
   // Steps of ReduceWhole; constant after construction.
   std::vector<PairStep> steps_;
-  // A buffer that receives the data of another rank in an all-reduce.
-  std::vector<char> scratch_ ABSL_GUARDED_BY(root_->driving_);
-  // Collective operations in flight. They end in the order in which they started.
-  std::deque<std::shared_ptr<MpiOperation>> collectives_ ABSL_GUARDED_BY(root_->driving_);
+  // A buffer that receives the data of another rank in an all-reduce. Guarded by root_->driving_.
+  std::vector<char> scratch_;
+  // Collective operations in flight. They end in the order in which they started. Guarded by root_->driving_.
+  std::deque<std::shared_ptr<MpiOperation>> collectives_;
 
   // Members of the root.
   std::unique_ptr<PeerWatch> watch_;
@@ -133,17 +132,18 @@ class MpiCommunicator : public Communicator {
   std::atomic<int> in_flight_ = 0;     // number of operations that were submitted and have not ended
   std::atomic<bool> abandon_ = false;  // whether to skip unfinished operations
 
-  std::mutex driving_;  // held by the thread that calls MPI; acquired before mutex_
-  std::vector<MpiCommunicator*> communicators_ ABSL_GUARDED_BY(driving_);  // the root and its groups
+  // Held by the thread that calls MPI; acquired before mutex_. Guards communicators_, messages_ and broken_.
+  std::mutex driving_;
+  std::vector<MpiCommunicator*> communicators_;  // the root and its groups
   // Sends and receives in flight. They may end in any order.
-  std::list<std::shared_ptr<MpiOperation>> messages_ ABSL_GUARDED_BY(driving_);
+  std::list<std::shared_ptr<MpiOperation>> messages_;
   // After a failure every later operation fails with this error.
-  std::exception_ptr broken_ ABSL_GUARDED_BY(driving_);
+  std::exception_ptr broken_;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<MpiOperation>> queue_ ABSL_GUARDED_BY(mutex_);  // submitted, not started
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<MpiOperation>> queue_;  // submitted, not started
+  bool closing_ = false;
   std::thread thread_;  // the last member, because it uses all others
 };
 

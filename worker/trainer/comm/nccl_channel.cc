@@ -60,7 +60,7 @@ DeviceChannel::Transfer NcclChannel::Enqueue(const at::Tensor& tensor, const Che
                      : ncclRecv(tensor.data_ptr(), count, NcclTypeOf(tensor), 0, comm, current);
       },
       check);
-  const auto end = std::make_shared<const Moment>(device_);
+  const auto end = std::make_shared<const DeviceEvent>(device_);
   return {.over = [end] { return end->Over(); }, .block = [end] { end->Block(); }};
 }
 

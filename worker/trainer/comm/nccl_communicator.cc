@@ -100,7 +100,7 @@ class NcclCommunicator::NcclWork : public Work {
   const std::shared_ptr<DeviceOperation> operation_;
 };
 
-NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const Rendezvous& rendezvous,
+NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const RendezvousAddress& rendezvous,
                                    std::chrono::milliseconds timeout)
     : rank_(rank),
       size_(size),
@@ -203,7 +203,7 @@ std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor
                                               const at::Tensor& input, const Enqueue& enqueue) {
   watchdog_->ThrowIfFailed();
   const at::NoGradGuard no_grad;
-  Moment begin(device_);
+  DeviceEvent begin(device_);
   const c10::cuda::CUDAStreamGuard scope(transport_->stream);
   begin.Block();
   const bool from_host = !output.is_cuda() || !input.is_cuda();
@@ -220,7 +220,7 @@ std::unique_ptr<Work> NcclCommunicator::Start(const char* what, const at::Tensor
   } catch (const std::exception& e) {
     watchdog_->Fail(std::string(what) + " failed (" + FirstLine(e.what()) + ")", -1);
   }
-  operation->end = Moment(device_);
+  operation->end = DeviceEvent(device_);
   // An operation that is being recorded does not run yet. Replay counts it later.
   const bool recording = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (!recording) watchdog_->Add(operation);
@@ -363,9 +363,9 @@ void NcclCommunicator::Barrier() {
 void NcclCommunicator::Replay(const std::function<void()>& replay) {
   watchdog_->ThrowIfFailed();
   auto operation =
-      std::make_shared<DeviceOperation>("recorded step", Moment(device_), std::vector<at::Tensor>());
+      std::make_shared<DeviceOperation>("recorded step", DeviceEvent(device_), std::vector<at::Tensor>());
   replay();
-  operation->end = Moment(device_);
+  operation->end = DeviceEvent(device_);
   watchdog_->Add(std::move(operation));
 }
 

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/comm/peers/rendezvous.h"
 
@@ -25,7 +24,7 @@ class NcclCommunicator : public Communicator {
  public:
   // Connects all ranks. `device` is this rank's GPU. `timeout` limits the connection, and later each
   // operation. If ranks are missing or two ranks share a GPU, throws a TrainerError that names them.
-  NcclCommunicator(int rank, int size, at::Device device, const Rendezvous& rendezvous,
+  NcclCommunicator(int rank, int size, at::Device device, const RendezvousAddress& rendezvous,
                    std::chrono::milliseconds timeout);
   ~NcclCommunicator() override;
 
@@ -74,9 +73,9 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<KeyStore> store_;
   std::shared_ptr<PeerWatch> watch_;  // the watch of the run
   std::unique_ptr<Transport> transport_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards channels_
   // The channels by sender and receiver.
-  std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_;
   std::unique_ptr<NcclWatchdog> watchdog_;
 };
 

@@ -8,8 +8,6 @@
 #include <mutex>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-
 struct ncclComm;  // NCCL's communicator; this header does not need NCCL
 
 namespace scalelab::trainer {
@@ -76,10 +74,10 @@ class NcclHandle {
   const Mode mode_;
   const std::chrono::milliseconds abort_limit_;
 
-  std::mutex mutex_;  // not held while waiting
+  std::mutex mutex_;  // guards the members below; not held while waiting
   std::condition_variable returned_;
-  ncclComm* comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // number of calls in progress
+  ncclComm* comm_ = nullptr;
+  int calls_ = 0;  // number of calls in progress
 };
 
 }  // namespace scalelab::trainer

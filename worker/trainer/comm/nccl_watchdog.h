@@ -10,10 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peers/peer_watch.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer {
 
@@ -21,7 +20,7 @@ namespace scalelab::trainer {
 // At `end`, the result is in place. Both times are on the device's clock.
 class DeviceOperation : public Operation {
  public:
-  DeviceOperation(const char* what, Moment since, std::vector<at::Tensor> tensors)
+  DeviceOperation(const char* what, DeviceEvent since, std::vector<at::Tensor> tensors)
       : Operation(what), tensors(std::move(tensors)) {
     begin = std::move(since);
   }
@@ -85,14 +84,14 @@ class NcclWatchdog {
   const std::vector<int> members_;
   std::atomic<bool> failed_ = false;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the members below, except thread_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<DeviceOperation>> running_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const DeviceOperation> enqueuing_ ABSL_GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point enqueue_deadline_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool investigating_ ABSL_GUARDED_BY(mutex_) = false;
-  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<DeviceOperation>> running_;
+  std::shared_ptr<const DeviceOperation> enqueuing_;
+  std::chrono::steady_clock::time_point enqueue_deadline_;
+  bool closing_ = false;
+  bool investigating_ = false;
+  std::exception_ptr error_;
   std::thread thread_;  // the last member, because it uses all others
 };
 

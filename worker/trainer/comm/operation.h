@@ -10,9 +10,8 @@
 #include <sstream>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/communicator.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer {
 
@@ -50,18 +49,18 @@ class Operation {
   // the host's clock, unless `end` is a point on a device. Both may be read after the operation has ended.
   // Their memory is separate, so that a span does not keep the tensors of the operation alive.
   struct Times {
-    Moment begin, end;
+    DeviceEvent begin, end;
   };
   const std::shared_ptr<Times> times = std::make_shared<Times>();
-  Moment &begin = times->begin, &end = times->end;
+  DeviceEvent &begin = times->begin, &end = times->end;
 
  private:
-  virtual void SetEnd() { end = Moment(at::kCPU); }
+  virtual void SetEnd() { end = DeviceEvent(at::kCPU); }
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards error_
   std::condition_variable changed_;
   std::atomic<bool> over_ = false;
-  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
+  std::exception_ptr error_;
 };
 
 // Returns the span of an operation that has ended.

@@ -9,7 +9,7 @@ namespace scalelab::trainer {
 struct StagedCommunicator::Transfer {
   at::Tensor output;       // receives the result; undefined for a send
   at::Tensor host_output;  // the tensor in host memory
-  Moment arrived;
+  DeviceEvent arrived;
   std::function<std::unique_ptr<Work>()> start;
   std::unique_ptr<Work> work;  // set when started
 };
@@ -54,14 +54,14 @@ at::Tensor StagedCommunicator::HostLike(const at::Tensor& tensor) const {
   return at::empty_like(tensor, tensor.options().device(at::kCPU).pinned_memory(device_.is_cuda()));
 }
 
-at::Tensor StagedCommunicator::Fetch(const at::Tensor& tensor, Moment& arrived) {
+at::Tensor StagedCommunicator::Fetch(const at::Tensor& tensor, DeviceEvent& arrived) {
   const at::NoGradGuard no_grad;
   const at::Tensor host = HostLike(tensor);
-  const Moment ready(device_);
+  const DeviceEvent ready(device_);
   const StreamScope scope(stream_);
   ready.Block();
   host.copy_(tensor, /*non_blocking=*/true);
-  arrived = Moment(device_);
+  arrived = DeviceEvent(device_);
   return host;
 }
 
@@ -157,7 +157,7 @@ void StagedCommunicator::Broadcast(const at::Tensor& tensor, int root) {
   CheckTensor(tensor);
   StartArrived(/*all=*/true);
   if (!Staged(tensor)) return host_->Broadcast(tensor, root);
-  Moment arrived;
+  DeviceEvent arrived;
   const at::Tensor host = Fetch(tensor, arrived);
   arrived.Wait();
   host_->Broadcast(host, root);

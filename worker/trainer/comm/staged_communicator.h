@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "worker/trainer/comm/communicator.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer {
 
@@ -43,8 +43,8 @@ class StagedCommunicator : public Communicator {
 
   bool Staged(const at::Tensor& tensor) const { return tensor.device() == device_; }
   at::Tensor HostLike(const at::Tensor& tensor) const;
-  // Starts the copy to the host; `arrived` is the moment when it is complete.
-  at::Tensor Fetch(const at::Tensor& tensor, Moment& arrived);
+  // Starts the copy to the host; `arrived` is the event of its end.
+  at::Tensor Fetch(const at::Tensor& tensor, DeviceEvent& arrived);
   std::unique_ptr<Work> Enqueue(std::shared_ptr<Transfer> transfer);
   // Starts the pending operations whose tensors have arrived, in order. With `all`, waits for the other
   // tensors and starts their operations too.

@@ -54,7 +54,7 @@ void TrainLoader::AllocateSlot(Slot& slot) const {
     slot.device.images = device.is_cuda() ? at::empty_like(slot.host.images, device) : slot.host.images;
   }
   slot.device.labels = device.is_cuda() ? at::empty_like(slot.host.labels, device) : slot.host.labels;
-  if (device.is_cuda()) slot.used = Moment(device);  // by earlier work in this memory
+  if (device.is_cuda()) slot.used = DeviceEvent(device);  // by earlier work in this memory
 }
 
 TrainLoader::~TrainLoader() {
@@ -65,7 +65,7 @@ TrainLoader::~TrainLoader() {
 
 const Batch& TrainLoader::Next() {
   if (taken_ > 0) {  // the batch handed out before
-    slots_[(taken_ - 1) % slot_count_].used = Moment(options_.device);
+    slots_[(taken_ - 1) % slot_count_].used = DeviceEvent(options_.device);
     free_.release();
   }
   ready_.acquire();
@@ -119,7 +119,7 @@ void TrainLoader::FillSlot(Slot& slot, const Samples& samples) const {
     copy(slot.device.images, slot.host.images);
   }
   if (bytes) ConvertBytes(set_, slot.device_bytes, slot.samples, slot.device.images, options_.image_kernel);
-  if (gpu) slot.copied = Moment(options_.device);
+  if (gpu) slot.copied = DeviceEvent(options_.device);
 }
 
 }  // namespace scalelab::trainer

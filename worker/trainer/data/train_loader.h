@@ -13,7 +13,7 @@
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/data/byte_batch.h"
 #include "worker/trainer/data/sampler.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer {
 
@@ -59,8 +59,8 @@ class TrainLoader {
     Batch host, device;                  // the same on a CPU
     ByteBatch host_bytes, device_bytes;  // of images that the device converts; the same on a CPU
     int64_t samples = 0;
-    Moment copied;  // from host to device
-    Moment used;    // by the step that trains on it
+    DeviceEvent copied;  // from host to device
+    DeviceEvent used;    // by the step that trains on it
   };
 
   void Run();

@@ -6,18 +6,18 @@
 namespace scalelab::trainer {
 namespace {
 
-// Steps that the host may be ahead of the device before it waits.
+// The host waits when it is this many steps ahead of the device.
 constexpr size_t kAhead = 64;
 
 }  // namespace
 
 void StepMarks::AddTo(StepTimes& times) const {
-  const Moment* last = &begin_;
+  const DeviceEvent* last = &begin_;
   for (const auto& [part, end] : marks_) {
     if (part != nullptr) times.*part += end.SecondsSince(*last);
     last = &end;
   }
-  const Moment* communicated = nullptr;  // end of the span before
+  const DeviceEvent* communicated = nullptr;  // end of the previous span
   for (const Span& span : spans_) {
     double seconds = span.end->SecondsSince(*span.begin);
     if (communicated != nullptr) seconds = std::min(seconds, span.end->SecondsSince(*communicated));
@@ -28,8 +28,8 @@ void StepMarks::AddTo(StepTimes& times) const {
 
 struct StepLog::Pending {
   StepRecord record;
-  at::Tensor numbers;                        // on the host; valid after the step
-  std::shared_ptr<const Moment> begin, end;  // of the whole step
+  at::Tensor numbers;                             // in host memory; valid after the step's end
+  std::shared_ptr<const DeviceEvent> begin, end;  // begin and end of the step
 };
 
 StepLog::StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank)
@@ -39,7 +39,7 @@ StepLog::~StepLog() = default;
 
 void StepLog::BeginEpoch(const EpochSums& sums) {
   sums_ = sums;
-  last_ = std::make_shared<Moment>(device_);
+  last_ = std::make_shared<DeviceEvent>(device_);
 }
 
 void StepLog::Add(StepRecord record) {
@@ -51,7 +51,7 @@ void StepLog::Add(StepRecord record) {
     step->numbers = at::empty_like(numbers, numbers.options().device(at::kCPU).pinned_memory(true));
     step->numbers.copy_(numbers, /*non_blocking=*/true);
   }
-  last_ = step->end = std::make_shared<Moment>(device_);
+  last_ = step->end = std::make_shared<DeviceEvent>(device_);
   pending_.push_back(std::move(step));
   while (!pending_.empty() && (pending_.size() > kAhead || pending_.front()->end->Over())) {
     pending_.front()->end->Wait();

@@ -7,31 +7,32 @@
 #include <utility>
 #include <vector>
 
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 #include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/metrics/run_meter.h"
 
 namespace scalelab::trainer {
 
-// The moments at which the parts of one step end.
+// The ends of the parts of one step, as device events.
 class StepMarks {
  public:
   explicit StepMarks(at::Device device) : device_(device), begin_(device) {}
   // Assigns the time since the previous mark to `part`, or to no part if it is null.
-  void Mark(double StepTimes::*part) { Mark(part, Moment(device_)); }
-  void Mark(double StepTimes::*part, Moment end) { marks_.emplace_back(part, std::move(end)); }
-  // Adds times at which ranks communicated: spans in the order of their ends, all on one clock.
+  void Mark(double StepTimes::*part) { Mark(part, DeviceEvent(device_)); }
+  void Mark(double StepTimes::*part, DeviceEvent end) { marks_.emplace_back(part, std::move(end)); }
+  // Adds the times at which ranks communicated. The spans are in the order of their ends, and all of them use
+  // the same clock.
   void Communicated(const std::vector<Span>& spans) {
     spans_.insert(spans_.end(), spans.begin(), spans.end());
   }
-  // Adds the seconds of each part to `times`, and those with communication in progress to comm_total. All moments must be
-  // over.
+  // Adds the seconds of each part to `times`, and those with communication in progress to comm_total. The
+  // device must have passed all events.
   void AddTo(StepTimes& times) const;
 
  private:
   at::Device device_;
-  Moment begin_;
-  std::vector<std::pair<double StepTimes::*, Moment>> marks_;
+  DeviceEvent begin_;
+  std::vector<std::pair<double StepTimes::*, DeviceEvent>> marks_;
   std::vector<Span> spans_;
 };
 
@@ -40,7 +41,7 @@ struct StepRecord {
   double rate = 0;
   int64_t samples = 0, global_samples = 0;  // on this rank, on all ranks
   int64_t bytes = 0;
-  bool whole = false;  // replayed as one CUDA graph: its parts are unknown
+  bool whole = false;  // whether it was replayed as a CUDA graph, so that the times of its parts are unknown
   StepMarks marks;
   at::Tensor numbers = {};  // on the device; see StepNumber
 };
@@ -60,10 +61,11 @@ class StepLog {
   StepLog(EventWriter& events, RunMeter& meter, at::Device device, int rank);
   ~StepLog();
 
-  // Starts the time of the first step. Each later step starts when the step before it ends. `sums` are those of steps of the
-  // epoch that were reported before.
+  // Starts the time of the first step. Each later step starts at the end of the previous step. `sums`
+  // contains the sums over those steps of this epoch that an earlier process has reported.
   void BeginEpoch(const EpochSums& sums = {});
-  // Adds a step whose work has all been put on the device's stream, and reports the steps that are over.
+  // Adds a step after all of its work has been enqueued on the device's stream. Reports the steps that the
+  // device has finished.
   void Add(StepRecord record);
   // Waits for all steps of the epoch so far, reports them and returns their sums.
   EpochSums EndEpoch();
@@ -76,7 +78,7 @@ class StepLog {
   RunMeter& meter_;
   const at::Device device_;
   const int rank_;
-  std::shared_ptr<const Moment> last_;  // end of the previous step
+  std::shared_ptr<const DeviceEvent> last_;  // end of the previous step
   std::deque<std::unique_ptr<Pending>> pending_;
   EpochSums sums_;
 };

@@ -11,7 +11,7 @@ void BucketTimes::Begin(at::Device device) {
   recording_ = !current_.has_value() || Measure();
   if (!recording_) return;
   current_.emplace();
-  current_->begin = Moment(device);
+  current_->begin = DeviceEvent(device);
 }
 
 void BucketTimes::Ready(at::Device device) {
@@ -23,7 +23,7 @@ void BucketTimes::Started(int64_t bytes) {
 }
 
 void BucketTimes::Computed(at::Device device) {
-  if (recording_) current_->computed = Moment(device);
+  if (recording_) current_->computed = DeviceEvent(device);
 }
 
 void BucketTimes::End(std::vector<Span> spans) {
@@ -39,12 +39,12 @@ void BucketTimes::Discard() {
 bool BucketTimes::Measure() {
   const Step& step = *current_;
   const auto over = [](const Span& span) { return span.end == nullptr || span.end->Over(); };
-  if (!step.computed.Over() || !std::ranges::all_of(step.ready, &Moment::Over) ||
+  if (!step.computed.Over() || !std::ranges::all_of(step.ready, &DeviceEvent::Over) ||
       !std::ranges::all_of(step.spans, over))
     return false;
   Seconds seconds;
   seconds.backward = step.computed.SecondsSince(step.begin);
-  for (const Moment& ready : step.ready) seconds.ready.push_back(ready.SecondsSince(step.begin));
+  for (const DeviceEvent& ready : step.ready) seconds.ready.push_back(ready.SecondsSince(step.begin));
   for (const Span& span : step.spans) {
     seconds.reduce.push_back(span.end == nullptr ? -1 : span.end->SecondsSince(*span.begin));
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 #include "worker/trainer/metrics/event_writer.h"
 
 namespace scalelab::trainer {
@@ -42,8 +42,8 @@ class BucketTimes {
 
  private:
   struct Step {
-    Moment begin, computed;
-    std::vector<Moment> ready;
+    DeviceEvent begin, computed;
+    std::vector<DeviceEvent> ready;
     std::vector<int64_t> bytes;
     std::vector<Span> spans;
   };

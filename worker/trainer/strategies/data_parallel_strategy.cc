@@ -11,7 +11,6 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
@@ -85,13 +84,13 @@ class DataParallelStrategy::Threads {
   }
 
   const std::vector<at::Device> devices_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards count_, running_, round_, closing_ and errors_
   std::condition_variable changed_;
   std::function<void(size_t)> body_;
-  size_t count_ ABSL_GUARDED_BY(mutex_) = 0, running_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::exception_ptr> errors_ ABSL_GUARDED_BY(mutex_);
+  size_t count_ = 0, running_ = 0;
+  int64_t round_ = 0;
+  bool closing_ = false;
+  std::vector<std::exception_ptr> errors_;
   std::vector<std::thread> threads_;  // the last member, because the threads use all others
 };
 
@@ -198,7 +197,7 @@ void DataParallelStrategy::Step(StepTask& task) {
   }
   AddGradients();
   BackwardCost cost;
-  cost.computed = Moment(loss.device());
+  cost.computed = DeviceEvent(loss.device());
   task.Measured(std::move(cost));
   task.Update();
 }

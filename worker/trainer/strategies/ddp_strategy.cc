@@ -57,7 +57,7 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
   if (options_.record_buckets) times_.Begin(loss.device());
   loss.backward();
   synchronising_ = false;
-  cost.computed = Moment(loss.device());
+  cost.computed = DeviceEvent(loss.device());
   times_.Computed(loss.device());
 
   for (GradientBucket& bucket : buckets_) bucket.missing = 0;

@@ -49,7 +49,7 @@ BackwardCost HorovodStrategy::Backward(const at::Tensor& loss) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!submitted_[i] && parameters_[i].grad().defined()) Submit(static_cast<int>(i));
   }
-  cost_.computed = Moment(loss.device());
+  cost_.computed = DeviceEvent(loss.device());
 
   const auto received = loop_.Close();
   const at::NoGradGuard no_grad;

@@ -50,7 +50,7 @@ void LocalSgdStrategy::Step(StepTask& task) {
   task.Forward(last).backward();
   const bool averages = since_average_ + 1 >= options_.steps;
   BackwardCost cost;
-  cost.computed = Moment(parameters_.front().device());
+  cost.computed = DeviceEvent(parameters_.front().device());
   for (const at::Tensor& block : blocks_) cost.bytes += averages ? static_cast<int64_t>(block.nbytes()) : 0;
   task.Measured(std::move(cost));
   task.Update();

@@ -25,7 +25,7 @@ BackwardCost LocalStrategy::Backward(const at::Tensor& loss) {
   Accumulate(loss);
   in_step_ = false;
   BackwardCost cost;
-  cost.computed = Moment(loss.device());
+  cost.computed = DeviceEvent(loss.device());
   return cost;
 }
 

@@ -57,10 +57,10 @@ void ServedStrategy::Step(StepTask& task) {
     loss.backward();
   }
   BackwardCost cost;
-  cost.computed = Moment(loss.device());
-  const auto begin = std::make_shared<const Moment>(loss.device());
+  cost.computed = DeviceEvent(loss.device());
+  const auto begin = std::make_shared<const DeviceEvent>(loss.device());
   cost.bytes = Exchange();
-  cost.spans.push_back({begin, std::make_shared<const Moment>(loss.device())});
+  cost.spans.push_back({begin, std::make_shared<const DeviceEvent>(loss.device())});
   task.Measured(std::move(cost));
 }
 
@@ -194,7 +194,7 @@ void ServerStrategy::Update(StepTask& task, const at::Tensor& used, const at::Te
 }
 
 void ServerStrategy::UpdateTogether(StepTask& task) {
-  // Two buffers allow to receive the next gradient while the previous one is added.
+  // With two buffers, the next gradient is received while the previous one is added.
   const at::Tensor sum = at::empty_like(range_), others[] = {at::empty_like(range_), at::empty_like(range_)};
   std::vector<at::Tensor> used;
   std::vector<std::unique_ptr<Work>> flags, gradients;

@@ -14,7 +14,7 @@ namespace {
 
 using pipeline::PassesOf;
 
-// Names of the tensors of State.
+// Names of the tensors that State returns.
 constexpr char kBegins[] = "begins", kIdle[] = "idle";
 
 DivisibleModel& Divisible(Model& model) {
@@ -54,10 +54,10 @@ std::vector<double> MeasureBlocks(const DivisibleModel& model, at::Device device
     if (x.is_floating_point()) x = x.to(model.parameters().front().scalar_type());
     for (size_t i = 0; i < seconds.size(); ++i) {
       if (x.is_floating_point()) x = x.detach().requires_grad_(true);
-      const Moment begin(device);
+      const DeviceEvent begin(device);
       const at::Tensor y = model.blocks()[i].forward(x);
       y.backward(at::ones_like(y));
-      const Moment end(device);
+      const DeviceEvent end(device);
       end.Wait();
       seconds[i] = std::min(seconds[i], end.SecondsSince(begin));
       x = y;
@@ -187,7 +187,7 @@ void PipelineStrategy::Step(StepTask& task) {
   }
   idle_.EndStep();
   BackwardCost cost;
-  cost.computed = Moment(DeviceOf(model_));
+  cost.computed = DeviceEvent(DeviceOf(model_));
   if (previous_) previous_->Flush();
   if (next_) next_->Flush();
   cost.bytes = sent() - sent_before + ReduceGradients();

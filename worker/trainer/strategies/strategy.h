@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 #include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/models/model.h"
@@ -19,7 +19,7 @@ namespace scalelab::trainer {
 
 // The measurements of one step.
 struct BackwardCost {
-  Moment computed;          // end of autograd's computation; the rest of the step is communication
+  DeviceEvent computed;     // end of autograd's computation; the rest of the step is communication
   int64_t bytes = 0;        // number of bytes that were passed to the communicator
   std::vector<Span> spans;  // times of the communication of gradients, ordered by their ends
   // Squared norms of this rank's gradient and of the mean over the ranks: numbers in double precision on the

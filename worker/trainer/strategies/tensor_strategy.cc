@@ -128,7 +128,7 @@ void TensorStrategy::Step(StepTask& task) {
   }
   model_.layer_ranks().Join();  // `marks` is valid in this step only
   BackwardCost cost;
-  cost.computed = Moment(parameters_.front().device());
+  cost.computed = DeviceEvent(parameters_.front().device());
   cost.bytes = model_.layer_ranks().TakeBytes() + gradients_->Average();
   task.Measured(std::move(cost));
   task.Update();

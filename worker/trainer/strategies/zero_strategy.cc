@@ -117,7 +117,7 @@ void ZeroStrategy::Step(StepTask& task) {
     if (pass < parts) loss = task.Forward(pass);
     if (reduces) BeginPass(loss);
     if (loss.defined()) loss.backward();
-    if (last) cost_.computed = Moment(loss.device());
+    if (last) cost_.computed = DeviceEvent(loss.device());
     if (reduces) EndPass();
     if (pass + 1 < parts) task.marks().Mark(&StepTimes::backward);
   }

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 // An operation on the GPU that ends when the test, or the abort, ends it.
 class KernelOperation : public DeviceOperation {
  public:
-  KernelOperation() : DeviceOperation("all-reduce", Moment(at::kCPU), {}) {}
+  KernelOperation() : DeviceOperation("all-reduce", DeviceEvent(at::kCPU), {}) {}
   bool Ended() const override { return ended; }
   std::atomic<bool> ended = false;
 };
@@ -124,7 +124,7 @@ TEST_F(NcclWatchdogTest, SelectsTheGpuOnItsThreadBeforeAnythingElse) {
 
 // Other threads use the point on the stream while the watchdog marks the operation as ended.
 TEST_F(NcclWatchdogTest, TheEndOfAnOperationStaysThePointOnTheStream) {
-  operation_->end = Moment(at::kCPU);
+  operation_->end = DeviceEvent(at::kCPU);
   const double duration = operation_->end.SecondsSince(operation_->begin);
   std::this_thread::sleep_for(milliseconds(2));  // so that the clock has another value
   operation_->Complete(nullptr);

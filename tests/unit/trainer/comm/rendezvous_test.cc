@@ -31,7 +31,7 @@ class RendezvousTest : public testing::TestWithParam<const char*> {
       Listen(place_.host, place_.port);  // sets a free port
     }
   }
-  Rendezvous place_;
+  RendezvousAddress place_;
 };
 
 TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
@@ -79,7 +79,7 @@ TEST_P(RendezvousTest, AKeyIsFoundOnceItIsSet) {
 INSTANTIATE_TEST_SUITE_P(In, RendezvousTest, testing::Values("directory", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Rendezvous, NamesBackendAndVariablesIfNoneIsSet) {
+TEST(RendezvousAddress, NamesBackendAndVariablesIfNoneIsSet) {
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "SCALELAB_ATTEMPT_DIR"}) unsetenv(name);
   try {
     RendezvousOfRun("nccl");

@@ -196,7 +196,7 @@ TEST(PowerHistory, ACounterThatStartsAgainIsUnknown) {
   EXPECT_THAT(history.Between(2, 3)[kJoules], IsNan());
 }
 
-TEST(PowerHistory, ALongAttemptKeepsItsWholeEnergyInABoundedNumberOfMoments) {
+TEST(PowerHistory, ALongAttemptKeepsItsWholeEnergyInABoundedNumberOfReadings) {
   PowerHistory history;
   for (int i = 0; i <= 200'000; ++i) {
     PowerReading reading{.time = i / 10.0};

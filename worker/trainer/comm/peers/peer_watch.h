@@ -19,7 +19,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/comm/peers/network.h"
 
 namespace scalelab::trainer {
@@ -99,11 +98,11 @@ class PeerWatch {
   std::vector<Connection> connections_;  // used by the thread
   int64_t announced_ = -1;               // used by the thread: progress last sent to the neighbours
 
-  mutable std::mutex mutex_;
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // address, host and port are constant after Join
-  Progress mine_ ABSL_GUARDED_BY(mutex_);
-  std::string verdict_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::function<void()>> interrupts_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;  // guards peers_, mine_, verdict_ and interrupts_
+  std::vector<Peer> peers_;   // address, host and port are constant after Join
+  Progress mine_;
+  std::string verdict_;
+  std::vector<std::function<void()>> interrupts_;
   std::atomic<bool> condemned_ = false, closing_ = false;
   std::thread thread_;
 };

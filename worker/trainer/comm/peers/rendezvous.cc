@@ -10,7 +10,6 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "absl/base/thread_annotations.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {
@@ -88,8 +87,8 @@ class DirectoryStore : public KeyStore {
   }
 
   const std::string path_;
-  std::mutex mutex_;
-  std::vector<std::string> mine_ ABSL_GUARDED_BY(mutex_);  // files of this rank
+  std::mutex mutex_;               // guards mine_
+  std::vector<std::string> mine_;  // files of this rank
 };
 
 std::string Variable(const char* name) {
@@ -99,8 +98,8 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
-Rendezvous RendezvousOfRun(std::string_view backend) {
-  Rendezvous rendezvous;
+RendezvousAddress RendezvousOfRun(std::string_view backend) {
+  RendezvousAddress rendezvous;
   rendezvous.host = Variable("MASTER_ADDR");
   const std::string port = Variable("MASTER_PORT"), directory = Variable("SCALELAB_ATTEMPT_DIR");
   if (!rendezvous.host.empty() && !port.empty()) {
@@ -125,7 +124,8 @@ Rendezvous RendezvousOfRun(std::string_view backend) {
   return rendezvous;
 }
 
-std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int size, milliseconds timeout) {
+std::unique_ptr<KeyStore> OpenStore(const RendezvousAddress& rendezvous, int rank, int size,
+                                    milliseconds timeout) {
   try {
     if (!rendezvous.host.empty()) {
       return std::make_unique<TcpStore>(rendezvous.host, rendezvous.port, rank, size, timeout);

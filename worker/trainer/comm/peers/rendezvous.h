@@ -12,7 +12,7 @@
 namespace scalelab::trainer {
 
 // The place of the rendezvous: a directory or a TCP address.
-struct Rendezvous {
+struct RendezvousAddress {
   // A directory on a filesystem that all ranks share. Used if `host` is empty. Ranks create files in it
   // and remove them.
   std::string directory;
@@ -23,7 +23,7 @@ struct Rendezvous {
 
 // Returns MASTER_ADDR and MASTER_PORT if both are set, and a directory in SCALELAB_ATTEMPT_DIR otherwise. If
 // SCALELAB_ATTEMPT_DIR is not set either, throws a TrainerError that names `backend`.
-Rendezvous RendezvousOfRun(std::string_view backend);
+RendezvousAddress RendezvousOfRun(std::string_view backend);
 
 // A key-value store that all ranks share. Each key is set once. Any thread may call the methods. No method
 // waits for another rank.
@@ -51,7 +51,7 @@ class PrefixedStore : public KeyStore {
 };
 
 // Creates or connects to the store. Throws TrainerError if that fails.
-std::unique_ptr<KeyStore> OpenStore(const Rendezvous& rendezvous, int rank, int size,
+std::unique_ptr<KeyStore> OpenStore(const RendezvousAddress& rendezvous, int rank, int size,
                                     std::chrono::milliseconds timeout);
 
 // Waits until the key is set and returns its value. Returns nothing after `deadline`.

@@ -49,7 +49,7 @@ void BackgroundLoop::Submit(std::string name, const at::Tensor& tensor) {
   Tensor entry{{std::move(name), tensor.scalar_type(), tensor.sizes().vec()},
                FlatView(tensor),
                Clock::now(),
-               Moment(device_)};
+               DeviceEvent(device_)};
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(entry));
 }
@@ -94,7 +94,7 @@ void BackgroundLoop::Thread() {
       error = std::current_exception();
     }
     lock.lock();
-    if (!error) reduced_ = Moment(device_);
+    if (!error) reduced_ = DeviceEvent(device_);
     error_ = error;
     open_ = false;
     changed_.notify_all();
@@ -160,9 +160,9 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
   const Clock::time_point begin = Clock::now();
   const at::Tensor packed = fused ? buffer_.Pack(flat) : flat[0];
   const Clock::time_point copied_in = Clock::now();
-  auto started = std::make_shared<const Moment>(device_);
+  auto started = std::make_shared<const DeviceEvent>(device_);
   averager_.Average(packed);
-  spans_.push_back({std::move(started), std::make_shared<const Moment>(device_)});
+  spans_.push_back({std::move(started), std::make_shared<const DeviceEvent>(device_)});
   const Clock::time_point reduced = Clock::now();
   if (fused) {
     FusionBuffer::Unpack(packed, flat);

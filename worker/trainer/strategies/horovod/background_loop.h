@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 #include "worker/trainer/strategies/horovod/autotuner.h"
 #include "worker/trainer/strategies/horovod/controller.h"
 #include "worker/trainer/strategies/horovod/fusion_buffer.h"
@@ -65,7 +64,7 @@ class BackgroundLoop {
     Request request;
     at::Tensor flat;
     Clock::time_point submitted;
-    Moment ready;
+    DeviceEvent ready;
   };
 
   void Thread();
@@ -95,15 +94,15 @@ class BackgroundLoop {
   std::vector<std::pair<std::string, at::Tensor>> received_;
   std::vector<Span> spans_;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the members below, except thread_
   std::condition_variable changed_;
-  std::vector<Tensor> queue_ ABSL_GUARDED_BY(mutex_);  // tensors submitted since the last cycle
-  Moment reduced_ ABSL_GUARDED_BY(mutex_);             // when all tensors of the last step were reduced
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;          // whether a step is open
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // whether this rank submits nothing more in the step
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;        // whether this rank has no more steps
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::exception_ptr error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Tensor> queue_;  // tensors submitted since the last cycle
+  DeviceEvent reduced_;        // when all tensors of the last step were reduced
+  bool open_ = false;          // whether a step is open
+  bool closed_ = false;        // whether this rank submits nothing more in the step
+  bool joined_ = false;        // whether this rank has no more steps
+  bool stop_ = false;
+  std::exception_ptr error_;
   std::thread thread_;  // the last member, because it uses all others
 };
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer::pipeline {
 
@@ -16,17 +16,17 @@ class IdleTime {
  public:
   IdleTime(at::Device device, int64_t warmup) : device_(device), warmup_(warmup) {}
 
-  void BeginStep() { steps_.push_back({.begin = Moment(device_), .end = {}, .waits = {}}); }
+  void BeginStep() { steps_.push_back({.begin = DeviceEvent(device_), .end = {}, .waits = {}}); }
   // Runs `wait` and counts its time as idle.
   template <typename Wait>
   auto During(const Wait& wait) {
-    Moment begin(device_);
+    DeviceEvent begin(device_);
     auto result = wait();
-    steps_.back().waits.emplace_back(std::move(begin), Moment(device_));
+    steps_.back().waits.emplace_back(std::move(begin), DeviceEvent(device_));
     return result;
   }
   void EndStep() {
-    steps_.back().end = Moment(device_);
+    steps_.back().end = DeviceEvent(device_);
     while (steps_.size() > 1 && steps_.front().end.Over()) Settle();
   }
 
@@ -51,8 +51,8 @@ class IdleTime {
 
  private:
   struct Step {
-    Moment begin, end;
-    std::vector<std::pair<Moment, Moment>> waits;
+    DeviceEvent begin, end;
+    std::vector<std::pair<DeviceEvent, DeviceEvent>> waits;
   };
 
   void Settle() {

@@ -1,4 +1,4 @@
-#include "worker/trainer/device/moment.h"
+#include "worker/trainer/device/device_event.h"
 
 #include <chrono>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace scalelab::trainer {
 
-struct Moment::Point {
+struct DeviceEvent::Point {
   std::chrono::steady_clock::time_point time;
 #ifdef SCALELAB_CUDA
   std::optional<at::cuda::CUDAEvent> event;  // set for a GPU
@@ -29,18 +29,19 @@ struct DeviceStream::Stream {};
 struct StreamScope::Guard {};
 #endif
 
-Moment::Moment() = default;
-Moment::Moment(Moment&&) noexcept = default;
-Moment& Moment::operator=(Moment&&) noexcept = default;
-Moment::~Moment() = default;
+DeviceEvent::DeviceEvent() = default;
+DeviceEvent::DeviceEvent(DeviceEvent&&) noexcept = default;
+DeviceEvent& DeviceEvent::operator=(DeviceEvent&&) noexcept = default;
+DeviceEvent::~DeviceEvent() = default;
 DeviceStream::~DeviceStream() = default;
 StreamScope::~StreamScope() = default;
 
 #ifdef SCALELAB_CUDA
 
-Moment::Moment(at::Device device) : point_(std::make_unique<Point>()) {
+DeviceEvent::DeviceEvent(at::Device device) : point_(std::make_unique<Point>()) {
   if (device.is_cuda()) {
-    // Wait sleeps. By default it would keep a core busy, which the rank's other threads need.
+    // With this flag, the thread that calls Wait sleeps. By default it would poll, and occupy a core that the
+    // rank's other threads need.
     point_->event.emplace(cudaEventBlockingSync);
     point_->event->record(c10::cuda::getCurrentCUDAStream(device.index()));
   } else {
@@ -48,18 +49,18 @@ Moment::Moment(at::Device device) : point_(std::make_unique<Point>()) {
   }
 }
 
-bool Moment::Over() const { return !point_ || !point_->event || point_->event->query(); }
+bool DeviceEvent::Over() const { return !point_ || !point_->event || point_->event->query(); }
 
-void Moment::Wait() const {
+void DeviceEvent::Wait() const {
   if (point_ && point_->event) point_->event->synchronize();
 }
 
-void Moment::Block() const {
+void DeviceEvent::Block() const {
   if (!point_ || !point_->event) return;
   point_->event->block(c10::cuda::getCurrentCUDAStream(point_->event->device_index()));
 }
 
-double Moment::SecondsSince(const Moment& earlier) const {
+double DeviceEvent::SecondsSince(const DeviceEvent& earlier) const {
   if (point_->event) return earlier.point_->event->elapsed_time(*point_->event) / 1e3;
   return std::chrono::duration<double>(point_->time - earlier.point_->time).count();
 }
@@ -75,11 +76,12 @@ StreamScope::StreamScope(const DeviceStream& stream) {
 
 #else
 
-Moment::Moment(at::Device) : point_(std::make_unique<Point>(Point{std::chrono::steady_clock::now()})) {}
-bool Moment::Over() const { return true; }
-void Moment::Wait() const {}
-void Moment::Block() const {}
-double Moment::SecondsSince(const Moment& earlier) const {
+DeviceEvent::DeviceEvent(at::Device)
+    : point_(std::make_unique<Point>(Point{std::chrono::steady_clock::now()})) {}
+bool DeviceEvent::Over() const { return true; }
+void DeviceEvent::Wait() const {}
+void DeviceEvent::Block() const {}
+double DeviceEvent::SecondsSince(const DeviceEvent& earlier) const {
   return std::chrono::duration<double>(point_->time - earlier.point_->time).count();
 }
 DeviceStream::DeviceStream(at::Device) {}

@@ -1,4 +1,4 @@
-// Points in the work of a device. On a GPU the host runs ahead of these.
+// Events in the work of a device. On a GPU the host runs ahead of these.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,14 @@
 namespace scalelab::trainer {
 
 // The end of all work that the calling thread's current stream of a device has at construction. On a CPU this
-// is the current time. A default-constructed Moment has passed already.
-class Moment {
+// is the current time. A default-constructed DeviceEvent has passed already.
+class DeviceEvent {
  public:
-  Moment();
-  explicit Moment(at::Device device);
-  Moment(Moment&&) noexcept;
-  Moment& operator=(Moment&&) noexcept;
-  ~Moment();
+  DeviceEvent();
+  explicit DeviceEvent(at::Device device);
+  DeviceEvent(DeviceEvent&&) noexcept;
+  DeviceEvent& operator=(DeviceEvent&&) noexcept;
+  ~DeviceEvent();
 
   // Returns whether the device has passed this point.
   bool Over() const;
@@ -23,17 +23,17 @@ class Moment {
   void Wait() const;
   // Makes later work on the calling thread's current stream wait for this point. Does not block the host.
   void Block() const;
-  // Returns the seconds between two moments of one device. Both must have passed.
-  double SecondsSince(const Moment& earlier) const;
+  // Returns the seconds between two events of one device. Both must have passed.
+  double SecondsSince(const DeviceEvent& earlier) const;
 
  private:
   struct Point;
   std::unique_ptr<Point> point_;
 };
 
-// A time between two moments of one device.
+// A time between two events of one device.
 struct Span {
-  std::shared_ptr<const Moment> begin, end;
+  std::shared_ptr<const DeviceEvent> begin, end;
 };
 
 // A stream of a GPU, taken from Torch's pool of streams; nothing on a CPU.
