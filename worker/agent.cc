@@ -3,32 +3,25 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_format.h"
 #include "planted/bug.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
 #include "worker/node_info.h"
-#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 namespace {
 
-// Delay before a start is reported, so that other changes of the same moment go into the same report. Ends
+// Delay before the start of an attempt is reported, so that simultaneous changes are in the same report. Ends
 // are reported at once, because a slot waits for the next attempt.
 constexpr absl::Duration kGather = absl::Milliseconds(5);
 // Minimum delay between a call and its replacement: ends that occur together are reported together.
 constexpr absl::Duration kSyncGap = absl::Milliseconds(1);
-// Delay after an immediate answer without a change, against a busy loop.
+// Delay after an immediate answer without a change. It prevents a busy loop.
 constexpr absl::Duration kIdlePause = absl::Milliseconds(100);
-// Number of attempts that wait for their turn.
+// Maximum number of attempts that wait while another attempt runs.
 constexpr int kQueueLimit = 32;
 constexpr absl::Duration kQuitGrace = absl::Seconds(5);
-
-std::string NewInstance() {
-  absl::BitGen random;
-  return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
-}
 
 }  // namespace
 
@@ -38,7 +31,7 @@ Agent::Agent(EventLoop& loop, CoordinatorClient& client, const AttemptHost& host
       client_(client),
       host_(host),
       options_(options),
-      instance_(NewInstance()),
+      instance_(absl::StrFormat("%016x", loop.Random())),
       exited_(std::move(exited)),
       calibrator_(loop, AllowedCpus()),
       alive_(std::make_shared<bool>(true)) {}
@@ -50,7 +43,7 @@ Agent::~Agent() {
 }
 
 void Agent::Start() {
-  idle_since_ = SteadyNow();
+  idle_since_ = loop_.Now();
   Sync();
 }
 
@@ -72,7 +65,7 @@ void Agent::Leave() {
 
 void Agent::ScheduleSync(absl::Duration within) {
   if (quitting_) return;
-  const absl::Duration now = SteadyNow();
+  const absl::Duration now = loop_.Now();
   if (sync_in_flight_) within = std::max(within, sync_sent_ + kSyncGap - now);
   const absl::Duration due = now + within;
   if (sync_timer_ != 0 && sync_due_ <= due) return;
@@ -89,7 +82,7 @@ void Agent::Sync() {
   if (sync_in_flight_) client_.CancelSynchronize();
   const uint64_t number = ++sync_number_;
   sync_in_flight_ = true;
-  sync_sent_ = SteadyNow();
+  sync_sent_ = loop_.Now();
   sync_said_goodbye_ = leaving_ && AllEnded();
   client_.Synchronize(Request(), [this, number, alive = std::weak_ptr<bool>(alive_),
                                   loop = &loop_](absl::StatusOr<v1::SynchronizeResponse> response) {
@@ -104,7 +97,8 @@ v1::SynchronizeRequest Agent::Request() const {
   request.set_node(host_.node);
   request.set_node_index(options_.node_index);
   request.set_instance(instance_);
-  // The final report must be answered at once; generation 0 never matches the coordinator's.
+  // Send generation 0, which never matches that of the coordinator, so that the final report is
+  // answered at once.
   request.set_generation(sync_said_goodbye_ ? 0 : generation_);
   request.set_version(SCALELAB_VERSION);
   request.set_leaving(leaving_);
@@ -120,7 +114,7 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   if (number != sync_number_ || quitting_) return;
   sync_in_flight_ = false;
   if (!response.ok()) return OnSilence(response.status());
-  idle_since_ = SteadyNow();
+  idle_since_ = loop_.Now();
   if (std::exchange(failures_, 0) > 0) {
     spdlog::info("The coordinator answers again");
     host_.follower.Retry();
@@ -133,7 +127,7 @@ void Agent::OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeRespon
   const bool news = response->generation() != generation_;
   Apply(*response);
   if (goodbye || (terminate_ && attempts_.empty())) return Quit(Exit::kDone);
-  const bool waited = SteadyNow() - sync_sent_ > kIdlePause;
+  const bool waited = loop_.Now() - sync_sent_ > kIdlePause;
   ScheduleSync(news ? kGather : waited ? absl::ZeroDuration() : kIdlePause);
 }
 
@@ -145,16 +139,16 @@ void Agent::OnSilence(const absl::Status& status) {
   ++failures_;
   if (failures_ == 1) spdlog::warn("No answer from the coordinator; retrying: {}", status.ToString());
   if (AnyRunning()) {
-    idle_since_ = SteadyNow();
-    return ScheduleSync(BackoffAfter(failures_));
+    idle_since_ = loop_.Now();
+    return ScheduleSync(BackoffAfter(failures_, loop_.Random()));
   }
-  const absl::Duration idle = SteadyNow() - idle_since_;
+  const absl::Duration idle = loop_.Now() - idle_since_;
   if (idle >= options_.give_up_after) {
     spdlog::error("No attempt runs, and no answer from the coordinator for {}; exiting: {}",
                   absl::FormatDuration(idle), status.ToString());
     return Quit(Exit::kGaveUp);
   }
-  ScheduleSync(std::min(BackoffAfter(failures_), options_.give_up_after - idle));
+  ScheduleSync(std::min(BackoffAfter(failures_, loop_.Random()), options_.give_up_after - idle));
 }
 
 void Agent::Apply(const v1::SynchronizeResponse& response) {
@@ -180,7 +174,7 @@ void Agent::BeginNow(Attempt& attempt) {
   if (attempt.phase() == Attempt::Phase::kEnded) ScheduleSync(absl::ZeroDuration());
 }
 
-// Other attempts would be part of what a calibration measures.
+// A calibration would measure other attempts too, so wait until none is running.
 bool Agent::NeedsCalibration(const Attempt& attempt) const {
   const Attempt::Desired& desired = attempt.desired();
   if (leaving_ || quitting_ || desired.stop() || attempt.stopping() || desired.calibration_seconds() <= 0)
@@ -215,7 +209,7 @@ bool Agent::AnyBusy() const {
 
 void Agent::Stop(Attempt& attempt, absl::Duration grace) {
   attempt.Stop(grace);
-  if (!attempt.begun()) Begin(attempt);  // ends at once, without starting anything
+  if (!attempt.begun()) Begin(attempt);  // the attempt ends at once, without starting a process
 }
 
 // Begins the attempts whose turn it is.
@@ -281,7 +275,7 @@ void Agent::OnChanged(const std::string& token) {
   }
   if (!quitting_) BeginNext();
   if (quitting_ || leaving_) ExitIfQuiet();
-  // While other attempts wait for their turn, the node has work without an answer.
+  // While other attempts wait, the node has work, so it need not wait for an answer.
   ScheduleSync(ended && turns_.empty() ? absl::ZeroDuration() : kGather);
 }
 

@@ -19,7 +19,6 @@
 #include "worker/exit_cause.h"
 #include "worker/node_info.h"
 #include "worker/own_parameters.h"
-#include "worker/process/steady_time.h"
 #include "worker/worker_state.h"
 
 namespace scalelab::worker {
@@ -29,12 +28,12 @@ using nlohmann::ordered_json;
 
 std::string Tag(const Attempt::Desired& desired) { return absl::StrCat(kAttemptTag, "=", desired.token()); }
 
-// Slurm sends SIGTERM to all steps of a job at once, in no fixed order. So a rank that was ended by a signal
-// may be the first sign that this worker has to exit too; wait this long for the worker's own SIGTERM.
+// Slurm sends SIGTERM to all steps of a job at once, in no fixed order. So the end of a rank by a signal may
+// be the first sign that this worker must exit too. Wait this long for the worker's own SIGTERM.
 constexpr absl::Duration kSettle = absl::Seconds(1);
 
-// Time for writing a checkpoint before ranks are stopped. With the grace, as long as Slurm waits by default between SIGTERM
-// and SIGKILL (KillWait).
+// Time for writing a checkpoint before ranks are stopped. Together with the grace, it equals Slurm's default
+// time between SIGTERM and SIGKILL (KillWait).
 constexpr absl::Duration kCheckpointTime = absl::Seconds(25);
 
 std::string Time(absl::Time time) { return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone()); }
@@ -46,7 +45,7 @@ Attempt::Attempt(const AttemptHost& host, Desired desired, std::function<void()>
       desired_(std::move(desired)),
       changed_(std::move(changed)),
       output_limit_(host.loop, host.output_limit),
-      ranks_here_(host.loop, Tag(desired_)) {}
+      ranks_here_(host.tagged ? host.tagged(Tag(desired_)) : NewTaggedProcesses(host.loop, Tag(desired_))) {}
 
 Attempt::~Attempt() {
   host_.loop.Cancel(settle_timer_);
@@ -77,8 +76,11 @@ void Attempt::Begin(const std::optional<v1::Calibration>& before) {
     return;
   }
   if (!stopping_ && !launched_before) {
+    const bool early = prepared_.has_value();
     Prepare();
     if (!prepared_->ok()) return Fail(unprepared_, 126, std::string(prepared_->message()));
+    // If the attempt was prepared earlier, the user may have changed the program since then.
+    if (early && launches_ && TakeCode()) RecordProvenance();
   }
   EventFollower::Observe observe;
   if (!stopping_ && !launched_before) observe = MeasurePower(ranks.count);
@@ -113,14 +115,15 @@ void Attempt::Begin(const std::optional<v1::Calibration>& before) {
   // The processes of srun are children of slurmstepd.
   const bool own_children = host_.launch.launcher != Launcher::kSrun;
   if (desired_.calibration_seconds() > 0) meter_.Start(AllowedCpus(), own_children ? host_.own_cpu : nullptr);
-  started_at_ = SteadyNow();
+  started_at_ = host_.loop.Now();
   job_ = host_.processes.Start(
       {plan_.tag, std::move(plan_.commands), GraceOf(desired_)},
       [this](absl::StatusOr<int> pid) { OnStarted(std::move(pid)); },
       [this](const JobResult& result) { OnEnded(result); });
 }
 
-// Starts to record the devices of `ranks` ranks. Returns what adds the results to the events of the first of them.
+// Starts to record the devices of `ranks` ranks. Returns the function that adds the results to the events of
+// the first of these ranks.
 EventFollower::Observe Attempt::MeasurePower(int ranks) {
   if (host_.power == nullptr) return {};
   const v1::RunSpec& spec = desired_.spec();
@@ -189,6 +192,23 @@ absl::Status Attempt::WriteRecords() {
       return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
     }
   }
+  TakeCode();
+  RecordProvenance();
+  return absl::OkStatus();
+}
+
+// Reads the code of a user's program. Returns whether it differs from what was read before.
+bool Attempt::TakeCode() {
+  if (!RunsOwnProgram(desired_.spec().engine())) return false;
+  const auto command = ExpandedCommand(desired_.spec());
+  if (!command.ok()) return false;
+  Code code = host_.provenance.CodeOf(host_.processes, *command, desired_.directory());
+  const bool differs = code.snapshot.SerializeAsString() != code_.snapshot.SerializeAsString();
+  code_ = std::move(code);
+  return differs;
+}
+
+void Attempt::RecordProvenance() {
   ordered_json attempt = {
       {"attempt", token()},
       {"run", desired_.run()},
@@ -196,17 +216,11 @@ absl::Status Attempt::WriteRecords() {
       {"nodes", std::vector<std::string>(desired_.nodes().begin(), desired_.nodes().end())},
       {"node", host_.node},
       {"time", Time(absl::Now())},
-      {"spec_sha256", Sha256(spec)}};
+      {"spec_sha256", Sha256(SpecJson(desired_.spec()))}};
   if (desired_.has_environment()) attempt["framework"] = EnvironmentJson(desired_.environment());
-  if (RunsOwnProgram(desired_.spec().engine())) {
-    const auto command = ExpandedCommand(desired_.spec());
-    if (command.ok()) {
-      ordered_json code = host_.provenance.CodeOf(host_.processes, *command, desired_.directory());
-      if (!code.empty()) attempt["code"] = std::move(code);
-    }
-  }
+  if (code_.snapshot.files_size() > 0)
+    attempt["code"] = CodeJson(code_.snapshot, code_.diff == nullptr ? "" : code_.diff->path);
   host_.provenance.Record(desired_.directory(), std::move(attempt));
-  return absl::OkStatus();
 }
 
 // Writes launch.json. Its existence also marks the attempt as launched.
@@ -240,7 +254,7 @@ void Attempt::OnStarted(absl::StatusOr<int> pid) {
 void Attempt::OnEnded(const JobResult& result) {
   job_ = 0;
   host_.loop.Cancel(std::exchange(checkpoint_timer_, 0));
-  run_time_ = SteadyNow() - started_at_;
+  run_time_ = host_.loop.Now() - started_at_;
   ran_ = true;
   meter_.Finish(&noise_);
   const bool by_signal = result.exit_status > 128;
@@ -266,7 +280,7 @@ void Attempt::Conclude(const JobResult& result) {
   changed_();
 }
 
-// Reads the rest of the output, and then goes on to end the attempt.
+// Reads the rest of the output, and then continues with the end of the attempt.
 void Attempt::FinishOutputMetrics() {
   const bool succeeded = exit_status_ == 0 && !stopping_;
   output_metrics_->Finish(succeeded, [this, succeeded](const std::string& problem) {
@@ -286,7 +300,7 @@ void Attempt::EndRanksHere(absl::Duration grace) {
     meter_.Finish(&noise_);
     if (abandoned_) return End();
     phase_ = Phase::kDraining;
-    // Later, so that the next attempt begins first.
+    // Do this later, so that the next attempt begins first.
     drain_timer_ = host_.loop.After(absl::ZeroDuration(), [this] {
       drain_timer_ = 0;
       if (launches_) WriteExit();
@@ -295,7 +309,7 @@ void Attempt::EndRanksHere(absl::Duration grace) {
   };
   if (host_.launch.launcher != Launcher::kSrun) return gone();
   ending_ranks_ = true;
-  ranks_here_.End(grace, [this, gone] {
+  ranks_here_->End(grace, [this, gone] {
     gone();
     changed_();
   });
@@ -315,7 +329,8 @@ void Attempt::Drain() {
   });
 }
 
-// Adds to the report that events may be missing. Without another cause, that is the cause of a failure.
+// Adds to the report that events may be missing. If there is no other cause, the attempt fails
+// for this reason.
 void Attempt::AddProblem(const std::string& problem) {
   if (problem.empty()) return;
   absl::StrAppend(&message_, message_.empty() ? "" : " ", "Events may be missing: ", problem, ".");
@@ -397,10 +412,15 @@ void Attempt::AddCalibration(const v1::Calibration& after) {
   *noise_.mutable_after() = after;
 }
 
-// The coordinator compares only runs of the same software, so it needs the versions with the end of a run.
+// The coordinator compares only runs with the same software, so the report of the end must
+// contain the versions.
 bool Attempt::AwaitsVersions() const {
   return host_.provenance.asking() && cause_ == v1::Attempt::CAUSE_UNSPECIFIED && exit_status_ == 0 &&
          RunsTrainer(desired_.spec().engine());
+}
+
+bool Attempt::AwaitsDiff() const {
+  return code_.awaits_diff() && cause_ == v1::Attempt::CAUSE_UNSPECIFIED && exit_status_ == 0 && !stopping_;
 }
 
 v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
@@ -408,6 +428,8 @@ v1::SynchronizeRequest::AttemptStatus Attempt::Status() const {
   AttemptStatus status;
   status.set_token(token());
   status.set_stopped(stopping_);
+  if (phase_ != Phase::kPreparing && code_.snapshot.files_size() > 0)
+    *status.mutable_code() = code_.Complete();
   switch (phase_) {
     case Phase::kPreparing:
       status.set_state(AttemptStatus::PREPARING);

@@ -36,7 +36,7 @@
 
 namespace scalelab::worker {
 
-// What all attempts of a worker share. Must outlive them.
+// The objects that all attempts of a worker share. Must outlive the attempts.
 struct AttemptHost {
   EventLoop& loop;
   Processes& processes;
@@ -50,6 +50,8 @@ struct AttemptHost {
   // Returns the CPU seconds of the worker and of the processes that it has started; may be empty.
   AttemptMeter::OwnCpu own_cpu = {};
   PowerSampler* power = nullptr;  // null: the energy of attempts is not measured
+  // Returns the processes with this tag. If this function is empty, the processes of this machine are used.
+  std::function<std::unique_ptr<TaggedProcesses>(const std::string& tag)> tagged = {};
 };
 
 class Attempt {
@@ -63,29 +65,33 @@ class Attempt {
 
   // Makes the directory and the files that an attempt needs before its launch. Begin does this otherwise.
   void Prepare();
-  // Prepares and launches the attempt. To be called once. If the desired state is already a stop, nothing is started;
-  // what an earlier worker or another node has started is ended, and its events are delivered. If launch.json shows that
-  // an earlier worker launched it, the attempt is not launched again: it sends the events that were written and ends as
-  // WORKER_LOST. `before` is the last calibration of the node, if there is one.
+  // Prepares and launches the attempt. Must be called once. If the desired state is already a stop, starts
+  // nothing; ends processes that an earlier worker or another node has started, and delivers their events. If
+  // launch.json shows that an earlier worker launched the attempt, does not launch it again: sends the events
+  // that were written, and ends the attempt as WORKER_LOST. `before` is the last calibration of the node, if
+  // there is one.
   void Begin(const std::optional<v1::Calibration>& before = std::nullopt);
   // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
-  // Returns true at the first call after its processes, which this node started, are gone.
+  // Returns true at the first call after the processes that this node started have ended.
   bool TakeProcessesGone();
-  // Delays the report of its end until a calibration is added.
+  // Delays the report of the attempt's end until a calibration is added.
   void AwaitCalibration() { awaits_calibration_ = true; }
   void AddCalibration(const v1::Calibration& after);
-  // Stops an attempt that another one can continue: sends SIGUSR1, which requests a checkpoint, and stops what is left some
-  // time later. Does the same as Stop if the run writes no checkpoints.
+  // Stops an attempt so that another one can continue the run: sends SIGUSR1, which requests a
+  // checkpoint, and stops the remaining processes some time later. Does the same as Stop if the run
+  // writes no checkpoints.
   void StopAfterCheckpoint(absl::Duration grace);
   // Stops the attempt and discards its reports: it ends as soon as its processes are gone.
   void Abandon(absl::Duration grace);
 
   v1::SynchronizeRequest::AttemptStatus Status() const;
   Phase phase() const { return phase_; }
-  // Returns whether it has ended and its report is complete: the versions of the trainer that it ran and the calibration
-  // after it are known.
-  bool reports_end() const { return phase_ == Phase::kEnded && !AwaitsVersions() && !awaits_calibration_; }
+  // Returns whether it has ended and its report is complete: the versions of the trainer that it ran, the difference of
+  // its code and the calibration after it are known.
+  bool reports_end() const {
+    return phase_ == Phase::kEnded && !AwaitsVersions() && !AwaitsDiff() && !awaits_calibration_;
+  }
   bool stopping() const { return stopping_; }
   bool abandoned() const { return abandoned_; }
   bool begun() const { return begun_; }
@@ -97,9 +103,12 @@ class Attempt {
 
  private:
   bool AwaitsVersions() const;
+  bool AwaitsDiff() const;
   bool LaunchedBefore() const;
   absl::Status MakePlan();
   absl::Status WriteRecords();
+  bool TakeCode();
+  void RecordProvenance();
   absl::Status WriteLaunch();
   void OnStarted(absl::StatusOr<int> pid);
   void OnEnded(const JobResult& result);
@@ -124,26 +133,27 @@ class Attempt {
   bool followed_ = false;
   bool launches_ = true;
   bool ending_ranks_ = false;
-  // What Prepare has made, or how it has failed; absent before.
+  // The result or the error of Prepare; absent before.
   std::optional<absl::Status> prepared_;
   v1::Attempt::Cause unprepared_ = v1::Attempt::CAUSE_UNSPECIFIED;
   LaunchPlan plan_;
+  Code code_;                                      // code of a user's program when it was prepared
   std::unique_ptr<OutputMetrics> output_metrics_;  // null unless the study extracts metrics
   std::string launcher_;
   OutputLimit output_limit_;
-  TaggedProcesses ranks_here_;  // under Slurm: all ranks on this node
+  std::unique_ptr<TaggedProcesses> ranks_here_;  // under Slurm: all ranks on this node
   EventLoop::TimerId settle_timer_ = 0, drain_timer_ = 0, checkpoint_timer_ = 0;
   uint64_t job_ = 0;                      // 0: no job is running
-  absl::Duration started_at_, run_time_;  // SteadyNow; time until the last process was gone
+  absl::Duration started_at_, run_time_;  // EventLoop::Now; time until the last process was gone
   int exit_status_ = 0;
   v1::Attempt::Cause cause_ = v1::Attempt::CAUSE_UNSPECIFIED;
   std::string message_;
-  std::map<std::string, std::string> software_;  // of the ranks; known when they have ended
+  std::map<std::string, std::string> software_;  // software of the ranks; known when they have ended
   AttemptMeter meter_;
   std::shared_ptr<const PowerHistory> power_;  // null: nothing is recorded
   v1::NodeNoise noise_;
   bool ran_ =
-      false;  // its processes, which this node started, are gone, and TakeProcessesGone has not been called since
+      false;  // the processes that this node started have ended, and TakeProcessesGone was not called since
   bool awaits_calibration_ = false;
 };
 

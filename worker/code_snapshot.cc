@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "files/regular_file.h"
+#include "proto/utf8.h"
 #include "worker/node_info.h"
 
 namespace scalelab::worker {
@@ -19,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostFiles = 16;
+constexpr int kMostFiles = 16;
 constexpr off_t kLargestFile = off_t{64} << 20;
 constexpr size_t kRefBytes = 1 << 20;  // packed-refs may be long
 
@@ -79,29 +80,43 @@ std::string FileHashes::Of(const std::string& path) {
   return known.sha256;
 }
 
-CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes) {
-  CodeSnapshot snapshot;
-  ordered_json files = ordered_json::array();
+v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes) {
+  v1::CodeSnapshot snapshot;
+  std::string git_root;
   for (const std::string& word : command) {
-    if (!absl::StartsWith(word, "/") || files.size() >= kMostFiles) continue;
+    if (!absl::StartsWith(word, "/") || snapshot.files_size() >= kMostFiles) continue;
     std::string sha256 = hashes.Of(word);
     if (sha256.empty()) continue;
-    files.push_back({{"path", word}, {"sha256", std::move(sha256)}});
-    if (snapshot.git_root.empty()) snapshot.git_root = GitRootOf(word);
+    v1::CodeSnapshot::File& file = *snapshot.add_files();
+    file.set_path(ValidUtf8(word));
+    file.set_sha256(std::move(sha256));
+    if (git_root.empty()) git_root = GitRootOf(word);
   }
-  if (files.empty()) return snapshot;
-  snapshot.json["files"] = std::move(files);
-  if (!snapshot.git_root.empty())
-    snapshot.json["git"] = {{"root", snapshot.git_root}, {"commit", CommitOf(snapshot.git_root)}};
+  snapshot.set_git_root(ValidUtf8(git_root));
+  if (!git_root.empty()) snapshot.set_git_commit(ValidUtf8(CommitOf(git_root)));
   return snapshot;
 }
 
+ordered_json CodeJson(const v1::CodeSnapshot& snapshot, const std::string& diff) {
+  ordered_json json;
+  for (const v1::CodeSnapshot::File& file : snapshot.files())
+    json["files"].push_back({{"path", file.path()}, {"sha256", file.sha256()}});
+  if (snapshot.git_root().empty()) return json;
+  json["git"] = {{"root", snapshot.git_root()}, {"commit", snapshot.git_commit()}};
+  if (!diff.empty()) json["git"]["diff"] = diff;
+  return json;
+}
+
 std::vector<std::string> DiffCommand(const std::string& git_root) {
-  // The repository's own settings must not start programs: fsmonitor, external diff and textconv.
-  return {"sh", "-c",
-          "git -c core.fsmonitor=false --no-optional-locks -C \"$0\" diff --no-ext-diff --no-textconv HEAD | "
-          "head -c 4194304",
-          git_root};
+  // Disable fsmonitor, external diff and textconv, because with these settings a repository could start programs. The exit
+  // status of a pipeline is that of its last command, so the status of git is written to descriptor 4. It is 141 (SIGPIPE)
+  // if head has closed the pipe after 4 MiB.
+  return {
+      "sh", "-c",
+      "exec 3>&1; status=$({ { git -c core.fsmonitor=false --no-optional-locks -C \"$0\" diff --no-ext-diff "
+      "--no-textconv HEAD; echo $? >&4; } | head -c 4194304 >&3; } 4>&1); "
+      "[ \"$status\" = 0 ] || [ \"$status\" = 141 ]",
+      git_root};
 }
 
 }  // namespace scalelab::worker

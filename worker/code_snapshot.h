@@ -1,4 +1,4 @@
-// Which code a program of a user's own had when it ran: the files of its command, and their git repository.
+// Records the code of a custom program when it ran: the files of its command, and their git repository.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
+#include "scalelab/v1/run.pb.h"
 
 namespace scalelab::worker {
 
@@ -25,17 +26,16 @@ class FileHashes {
   std::map<std::string, Known> known_;
 };
 
-struct CodeSnapshot {
-  // For provenance.json: {"files": [{"path", "sha256"}], "git": {"root", "commit"}}, without what does not exist.
-  nlohmann::ordered_json json;
-  std::string git_root;  // empty: no file of the command is in a git repository
-};
-
 // Reads the files that words of the command name by an absolute path, and the commit of the first repository that has one
-// of them. Executes nothing.
-CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes);
+// of them. Executes nothing. Leaves out git_dirty, diff_sha256 and diff_path.
+v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes);
+
+// Returns the snapshot for provenance.json: {"files": [{"path", "sha256"}], "git": {"root", "commit", "diff"}}, without
+// members that do not exist. `diff` is the path of the file with the difference.
+nlohmann::ordered_json CodeJson(const v1::CodeSnapshot& snapshot, const std::string& diff);
 
 // Returns a command that prints the difference between the working tree and its last commit, 4 MiB at most.
+// The command fails if git fails.
 std::vector<std::string> DiffCommand(const std::string& git_root);
 
 }  // namespace scalelab::worker

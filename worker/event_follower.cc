@@ -5,18 +5,26 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "planted/bug.h"
 #include "spdlog/spdlog.h"
 #include "worker/backoff.h"
-#include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(500);  // maximum delay before lines are sent
+constexpr absl::Duration kTick =
+    absl::Milliseconds(500);  // maximum delay before lines that were read are sent
+// Longest time, in ticks, between two reads of a file without new lines: 5 s if inotify has reported a change of the file,
+// 2 s otherwise.
+constexpr int kLongestPause = 10, kLongestPauseWithoutNotice = 4;
 constexpr absl::Duration kReadPause =
     absl::Milliseconds(20);  // shortest time between two reads of the files, or of inotify
 // Shortest time between two requests: the last lines of short attempts that end together share one.
@@ -26,10 +34,10 @@ constexpr size_t kBatchBytes = 768 << 10;  // limit for one rank in one request
 constexpr size_t kRequestBytes = 1 << 20;  // limit for one request
 constexpr size_t kReadBytes = 256 << 10;   // longer than the longest line
 
-constexpr int kMaxRefusals = 3;  // of one stream's lines, see Limits::refused
+constexpr int kMaxRefusals = 3;  // refusals of one stream's lines, see Limits::refused
 
-// Returns whether the error concerns the contents of a request. The coordinator reports its own trouble by other
-// errors, so that sending the same request again would fail again.
+// Returns whether the error concerns the contents of a request. For its own problems, the coordinator returns
+// other errors. So the same request would fail again.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsInternal(status) || absl::IsUnimplemented(status);
 }
@@ -46,7 +54,7 @@ EventFollower::EventFollower(EventLoop& loop, Send send, Limits limits)
   if (notify_fd_ >= 0) {
     loop_.Watch(notify_fd_, [this] { OnNotify(); });
   } else {
-    spdlog::warn("inotify is not available ({}): polling the event files twice a second", strerror(errno));
+    spdlog::warn("inotify is not available ({}): new events are found up to 2 s later", strerror(errno));
   }
 }
 
@@ -68,7 +76,7 @@ void EventFollower::Follow(const std::string& token, const std::string& director
   }
   if (ranks > 0) source.streams.front()->observe = std::move(observe);
   if (notify_fd_ >= 0) {
-    // If this fails (no watches left, unsupported file system), the tick still finds the lines.
+    // If this fails (no watches left, unsupported filesystem), Tick still finds the lines.
     source.watch = inotify_add_watch(notify_fd_, directory.c_str(), IN_MODIFY | IN_CREATE);
     if (source.watch >= 0) watches_[source.watch] = token;
   }
@@ -82,7 +90,7 @@ void EventFollower::Finish(const std::string& token, std::function<void()> drain
   it->second.drained = std::move(drained);
   it->second.finishing = true;
   for (auto& stream : it->second.streams) {
-    stream->file.Finish(SteadyNow());
+    stream->file.Finish(loop_.Now());
     Read(*stream);
   }
   MaybeSend(false);
@@ -99,7 +107,6 @@ void EventFollower::Forget(const std::string& token) {
     inotify_rm_watch(notify_fd_, it->second.watch);
     watches_.erase(it->second.watch);
   }
-  dirty_.erase(token);
   sources_.erase(it);
 }
 
@@ -136,14 +143,17 @@ void EventFollower::OnNotify() {
       const auto* event = reinterpret_cast<const inotify_event*>(at);
       at += sizeof(inotify_event) + event->len;
       if (event->mask & IN_Q_OVERFLOW) {
-        for (const auto& [token, source] : sources_) dirty_.insert(token);
-      } else if (auto it = watches_.find(event->wd);
-                 it != watches_.end() && event->len > 0 && strncmp(event->name, "events-", 7) == 0) {
-        dirty_.insert(it->second);
+        for (auto& [token, source] : sources_) {
+          for (auto& stream : source.streams) stream->changed = true;
+        }
+        ReadLater();
+      } else if (event->mask & IN_IGNORED) {
+        OnWatchEnded(event->wd);
+      } else if (auto it = watches_.find(event->wd); it != watches_.end() && event->len > 0) {
+        OnChange(sources_[it->second], event->name);
       }
     }
   }
-  if (!dirty_.empty()) ReadLater();
   // A directory changes several times while an attempt is launched; one wake-up is enough for these changes.
   loop_.Unwatch(notify_fd_);
   notify_timer_ = loop_.After(kReadPause, [this] {
@@ -152,28 +162,72 @@ void EventFollower::OnNotify() {
   });
 }
 
+// Handles a change of the file `name` in the directory of the attempt.
+void EventFollower::OnChange(Source& source, const char* name) {
+  absl::string_view rest = name;
+  int rank = 0;
+  if (!absl::ConsumePrefix(&rest, "events-") || !absl::ConsumeSuffix(&rest, ".jsonl") ||
+      !absl::SimpleAtoi(rest, &rank))
+    return;
+  Stream* stream = Find(source, rank);
+  if (stream == nullptr) return;
+  stream->changed = stream->notified = true;
+  ReadLater();
+}
+
+// Handles that the kernel has removed a watch, because the directory was deleted or its filesystem was unmounted.
+void EventFollower::OnWatchEnded(int watch) {
+  const auto it = watches_.find(watch);
+  if (it == watches_.end()) return;
+  Source& source = sources_[it->second];
+  source.watch = -1;
+  for (auto& stream : source.streams) stream->notified = false;
+  watches_.erase(it);
+}
+
 // Limits the rate: a rank may write a line every few microseconds.
 void EventFollower::ReadLater() {
   if (read_timer_ != 0) return;
-  read_timer_ = loop_.After(last_read_ + kReadPause - SteadyNow(), [this] {
+  read_timer_ = loop_.After(last_read_ + kReadPause - loop_.Now(), [this] {
     read_timer_ = 0;
-    ReadDirty();
+    ReadChanged();
   });
 }
 
 void EventFollower::Tick() {
   tick_timer_ = sources_.empty() ? 0 : loop_.After(kTick, [this] { Tick(); });
   for (auto& [token, source] : sources_) {
-    for (auto& stream : source.streams) Read(*stream);
+    for (auto& stream : source.streams) {
+      if (source.finishing) {
+        Read(*stream);
+      } else {
+        ReadIfDue(*stream);
+      }
+    }
   }
   MaybeSend(true);
   NotifyDrained();  // a file may have been given up
 }
 
-void EventFollower::ReadDirty() {
-  last_read_ = SteadyNow();
-  for (const std::string& token : std::exchange(dirty_, {})) {
-    for (auto& stream : sources_[token].streams) Read(*stream);
+// Reads the file if its pause is over. Doubles the pause if there is no new line.
+void EventFollower::ReadIfDue(Stream& stream) {
+  const int longest = stream.notified ? kLongestPause : kLongestPauseWithoutNotice;
+  stream.wait = std::min(stream.wait, longest);
+  if (--stream.wait > 0) return;
+  const int pause = stream.pause;
+  const Place before = stream.file.place();
+  Read(stream);
+  if (stream.file.place() == before && stream.file.error().empty())
+    stream.pause = std::min(2 * pause, longest);
+  stream.wait = stream.pause;
+}
+
+void EventFollower::ReadChanged() {
+  last_read_ = loop_.Now();
+  for (auto& [token, source] : sources_) {
+    for (auto& stream : source.streams) {
+      if (std::exchange(stream->changed, false)) Read(*stream);
+    }
   }
   MaybeSend(false);
   NotifyDrained();
@@ -182,8 +236,11 @@ void EventFollower::ReadDirty() {
 // Reads complete lines into the stream's batch until the batch is full or the file ends.
 void EventFollower::Read(Stream& stream) {
   if (!stream.known || stream.fenced || stream.query) return;
-  if (!stream.file.Read(stream.builder, kBatchBytes, buffer_, SteadyNow())) return;
-  dirty_.insert(stream.token);
+  const Place before = stream.file.place();
+  const bool more = stream.file.Read(stream.builder, kBatchBytes, buffer_, loop_.Now());
+  if (stream.file.place() != before) stream.pause = stream.wait = 1;
+  if (!more) return;
+  stream.changed = true;
   ReadLater();
 }
 
@@ -200,14 +257,14 @@ bool EventFollower::IsDrained(const Stream& stream) {
 std::vector<EventFollower::Stream*> EventFollower::Choose(bool flush) {
   std::vector<Stream*> chosen;
   size_t bytes = 0, waiting = 0;
-  const absl::Duration now = SteadyNow();
+  const absl::Duration now = loop_.Now();
   for (auto& [token, source] : sources_) {
     for (auto& stream : source.streams) {
       if (!HasPending(*stream) || stream->not_before > now) continue;
       if (stream->alone) return {stream.get()};
       waiting += stream->builder.bytes();
       flush = flush || !stream->known || source.finishing || stream->builder.urgent();
-      // What does not fit goes into the next request.
+      // Lines that do not fit are sent with the next request.
       if (bytes > 0 && bytes + stream->builder.bytes() > kRequestBytes) continue;
       bytes += stream->builder.bytes() + token.size() + 40;
       chosen.push_back(stream.get());
@@ -221,7 +278,7 @@ void EventFollower::MaybeSend(bool flush) {
   if (!in_flight_.empty() || retry_timer_ != 0) return;
   flush_later_ |= flush;
   if (send_timer_ != 0) return;
-  if (const absl::Duration wait = last_send_ + kSendPause - SteadyNow(); wait > absl::ZeroDuration()) {
+  if (const absl::Duration wait = last_send_ + kSendPause - loop_.Now(); wait > absl::ZeroDuration()) {
     send_timer_ = loop_.After(wait, [this] {
       send_timer_ = 0;
       MaybeSend(false);
@@ -244,7 +301,7 @@ void EventFollower::MaybeSend(bool flush) {
     in_flight_.push_back({stream->token, stream->rank, stream->durable, end});
   }
   if (in_flight_.empty()) return;
-  last_send_ = SteadyNow();
+  last_send_ = loop_.Now();
   send_(request,
         [this, alive = std::weak_ptr<bool>(alive_)](absl::StatusOr<v1::ReportEventsResponse> answer) {
           if (!alive.expired()) OnAnswer(std::move(answer));
@@ -311,12 +368,12 @@ bool EventFollower::Apply(const Sent& sent, const v1::ReportEventsResponse::Stre
   return asked || moved;
 }
 
-// Handles a request whose contents the coordinator refuses, for example because a string is not valid UTF-8. Streams
-// that were refused together are sent one by one, so that only those at fault are refused again. After each refusal
-// of its lines, a stream asks for its durable position: an answer shows that the lines are at fault and not the
-// coordinator.
+// Handles a request whose contents the coordinator refuses, for example because a string is not valid UTF-8.
+// Streams that were refused together are sent one by one, so that only streams with bad lines are refused
+// again. After each refusal of its lines, a stream queries its durable position. If the query is answered,
+// the lines are at fault and not the coordinator.
 void EventFollower::Refuse(const std::vector<Sent>& sent, const absl::Status& status) {
-  const absl::Duration now = SteadyNow();
+  const absl::Duration now = loop_.Now();
   for (const Sent& part : sent) {
     Stream* stream = Find(part.token, part.rank);
     if (stream == nullptr) continue;
@@ -327,7 +384,7 @@ void EventFollower::Refuse(const std::vector<Sent>& sent, const absl::Status& st
       spdlog::warn("Attempt {} rank {}: the coordinator refuses its events; retrying: {}", part.token,
                    part.rank, status.ToString());
     }
-    stream->not_before = now + BackoffAfter(stream->failures);
+    stream->not_before = now + BackoffAfter(stream->failures, loop_.Random());
     if (part.end == part.begin) {
       stream->refusals = 0;
     } else {
@@ -343,7 +400,7 @@ void EventFollower::Refuse(const std::vector<Sent>& sent, const absl::Status& st
 
 // Gives up a stream whose lines are refused while queries are answered.
 void EventFollower::GiveUpIfRefused(Stream& stream) {
-  if (stream.refusals < kMaxRefusals || SteadyNow() - stream.refused_since < limits_.refused) return;
+  if (stream.refusals < kMaxRefusals || loop_.Now() - stream.refused_since < limits_.refused) return;
   spdlog::error("Attempt {} rank {}: giving up its event file after line {}: {}", stream.token, stream.rank,
                 stream.durable.line, stream.refusal);
   stream.file.Abort(absl::StrCat("the coordinator refuses events-", stream.rank, ".jsonl after line ",
@@ -351,7 +408,7 @@ void EventFollower::GiveUpIfRefused(Stream& stream) {
 }
 
 void EventFollower::WaitAndRetry() {
-  retry_timer_ = loop_.After(BackoffAfter(++failures_), [this] {
+  retry_timer_ = loop_.After(BackoffAfter(++failures_, loop_.Random()), [this] {
     retry_timer_ = 0;
     MaybeSend(true);
   });
@@ -375,11 +432,13 @@ void EventFollower::NotifyDrained() {
 
 EventFollower::Stream* EventFollower::Find(const std::string& token, int rank) {
   auto it = sources_.find(token);
-  if (it == sources_.end()) return nullptr;
-  for (auto& stream : it->second.streams) {
-    if (stream->rank == rank) return stream.get();
-  }
-  return nullptr;
+  return it == sources_.end() ? nullptr : Find(it->second, rank);
+}
+
+EventFollower::Stream* EventFollower::Find(Source& source, int rank) {
+  if (source.streams.empty()) return nullptr;
+  const int64_t index = int64_t{rank} - source.streams.front()->rank;
+  return index >= 0 && index < std::ssize(source.streams) ? source.streams[index].get() : nullptr;
 }
 
 EventFollower::Send SendThrough(CoordinatorClient& client, EventLoop& loop) {

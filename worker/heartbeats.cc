@@ -2,12 +2,19 @@
 
 #include <utility>
 
+#include "planted/bug.h"
 #include "worker/process/steady_time.h"
 
 namespace scalelab::worker {
 
 Heartbeats::Heartbeats(std::unique_ptr<CoordinatorClient> client, absl::Duration pause)
-    : pause_(pause), client_(std::move(client)), thread_([this] { Run(); }) {}
+    : Heartbeats(std::move(client), pause, SteadyNow) {
+  if (!Planted(Bug::kHeartbeatsOnLoop)) thread_ = std::thread([this] { Run(); });
+}
+
+Heartbeats::Heartbeats(std::unique_ptr<CoordinatorClient> client, absl::Duration pause,
+                       std::function<absl::Duration()> now)
+    : pause_(pause), now_(std::move(now)), client_(std::move(client)) {}
 
 Heartbeats::~Heartbeats() {
   {
@@ -15,7 +22,7 @@ Heartbeats::~Heartbeats() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Heartbeats::Synchronize(const v1::SynchronizeRequest& request, Synchronized done) {
@@ -55,7 +62,7 @@ void Heartbeats::OnAnswered(uint64_t number, const absl::Status& status) {
   if (number != number_) return;
   repetition_in_flight_ = false;
   // After an error the loop itself waits before it retries (backoff.h).
-  due_ = SteadyNow() + (status.ok() ? pause_ : 3 * pause_);
+  due_ = now_() + (status.ok() ? pause_ : 3 * pause_);
   // The allocation is over.
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) last_.reset();
   changed_.notify_all();
@@ -68,17 +75,32 @@ void Heartbeats::Run() {
       changed_.wait(lock);
       continue;
     }
-    const absl::Duration left = *due_ - SteadyNow();
+    const absl::Duration left = *due_ - now_();
     if (left > absl::ZeroDuration()) {
       changed_.wait_until(lock, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(left));
       continue;
     }
-    const uint64_t number = number_;
-    const v1::SynchronizeRequest request = *last_;
     lock.unlock();
-    Repeat(request, number);
+    Step();
     lock.lock();
   }
+}
+
+absl::Duration Heartbeats::NextStep() {
+  std::lock_guard lock(mutex_);
+  return last_.has_value() && due_.has_value() ? *due_ : absl::InfiniteDuration();
+}
+
+void Heartbeats::Step() {
+  v1::SynchronizeRequest request;
+  uint64_t number;
+  {
+    std::lock_guard lock(mutex_);
+    if (!last_.has_value() || !due_.has_value() || *due_ > now_()) return;
+    request = *last_;
+    number = number_;
+  }
+  Repeat(request, number);
 }
 
 // Sends `request` again, unless there has been a call since call `number`.

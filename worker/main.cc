@@ -6,7 +6,11 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "absl/strings/str_cat.h"
+#include "files/lock_file.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent.h"
@@ -14,7 +18,6 @@
 #include "worker/heartbeats.h"
 #include "worker/node_info.h"
 #include "worker/options.h"
-#include "worker/process/lock_file.h"
 #include "worker/process/signals.h"
 
 namespace scalelab::worker {
@@ -51,7 +54,8 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
                          [pid = spawner.pid] { return OwnCpuSeconds(pid); },
                          &power};
   Agent agent(loop, *client, host, {options.node_index, options.give_up_after}, [&](Agent::Exit exit) {
-    // Not a failure for kGaveUp: srun would end the workers of the other nodes, whose attempts may run.
+    // kGaveUp is not a failure status, because srun would then end the workers of the other nodes, whose
+    // attempts may still run.
     exit_code = exit == Agent::Exit::kDenied ? 1 : 0;
     loop.Stop();
   });
@@ -59,6 +63,7 @@ int Serve(const WorkerOptions& options, const SpawnerHandle& spawner, int signal
     if (TakeSignal(signals)) agent.Leave();
   });
   provenance.AskTrainer(processes, [&] { agent.Refresh(); });
+  provenance.OnDiff([&] { agent.Refresh(); });
   agent.Start();
   loop.Run();
   provenance.Flush();
@@ -74,20 +79,31 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+// Takes the lock that is held while a process of this worker is alive; nothing if `path` is empty.
+absl::StatusOr<std::optional<LockFile>> TakeLock(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  absl::StatusOr<std::optional<LockFile>> lock = LockFile::TakeWithProcessId(path);
+  if (!lock.ok() || lock->has_value()) return lock;
+  return absl::FailedPreconditionError(
+      absl::StrCat("Lock file '", path,
+                   "' is held: another worker runs, or its processes are still being ended; try again "
+                   "when they are gone."));
+}
+
 int Main(int argc, char** argv) {
   WorkerOptions options;
   if (int code = 0; !ParseOptions(argc, argv, &options, &code)) return code;
   HideMemory();
   umask(umask(0) | S_IWOTH);  // other users must not be able to write to the attempts' folders
   CloseInheritedOnExec();
-  absl::StatusOr<int> lock = -1;
-  if (!options.lock_file.empty()) lock = LockFile(options.lock_file);
+  const absl::StatusOr<std::optional<LockFile>> lock = TakeLock(options.lock_file);
   if (!lock.ok()) return Fail(lock.status());
-  // Before any thread exists. The spawner shares the lock.
+  // Fork the spawner before any thread exists. It shares the lock.
   const absl::StatusOr<SpawnerHandle> spawner = ForkSpawner();
   if (!spawner.ok()) return Fail(spawner.status());
   spdlog::set_default_logger(spdlog::stderr_color_mt("worker"));
-  return Serve(options, *spawner, BlockSignals());  // before gRPC makes threads, which inherit the mask
+  // Signals are blocked before gRPC makes threads, which inherit the mask.
+  return Serve(options, *spawner, BlockSignals());
 }
 
 }  // namespace

@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "files/regular_file.h"
+#include "proto/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/code_snapshot.h"
 #include "worker/git_commit.h"
@@ -24,7 +26,7 @@ using nlohmann::ordered_json;
 
 constexpr absl::Duration kVersionLimit = absl::Seconds(30);
 constexpr absl::Duration kDiffLimit = absl::Seconds(30);
-constexpr size_t kVersionBytes = 64 << 10;
+constexpr size_t kVersionBytes = 64 << 10, kDiffBytes = 4 << 20;
 
 ordered_json Binary(const std::string& path) { return {{"path", path}, {"sha256", FileSha256(path)}}; }
 
@@ -50,7 +52,7 @@ bool WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string draft = path + ".new";
   const auto create = [&] { return open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); };
   int fd = create();
-  if (fd < 0 && errno == EEXIST) {  // left by an earlier worker, or not a regular file
+  if (fd < 0 && errno == EEXIST) {  // an earlier worker has left the file, or it is not a regular file
     unlink(draft.c_str());
     fd = create();
   }
@@ -134,20 +136,58 @@ void Provenance::Record(const std::string& directory, ordered_json attempt) {
   }
 }
 
-ordered_json Provenance::CodeOf(Processes& processes, const std::vector<std::string>& command,
-                                const std::string& directory) {
-  CodeSnapshot code = SnapshotOf(command, hashes_);
-  if (code.git_root.empty()) return std::move(code.json);
-  const auto [it, is_new] = diffs_.emplace(code.git_root, directory + "/code.diff");
-  code.json["git"]["diff"] = it->second;
-  if (!is_new) return std::move(code.json);
+v1::CodeSnapshot Code::Complete() const {
+  v1::CodeSnapshot complete = snapshot;
+  if (diff == nullptr || !diff->dirty.has_value()) return complete;
+  complete.set_git_dirty(*diff->dirty);
+  if (!*diff->dirty || diff->sha256.empty()) return complete;
+  complete.set_diff_sha256(diff->sha256);
+  complete.set_diff_path(ValidUtf8(diff->path));
+  return complete;
+}
+
+Code Provenance::CodeOf(Processes& processes, const std::vector<std::string>& command,
+                        const std::string& directory) {
+  Code code;
+  code.snapshot = SnapshotOf(command, hashes_);
+  if (code.snapshot.git_root().empty()) return code;
+  std::shared_ptr<CodeDiff>& diff = diffs_[code.snapshot.SerializeAsString()];
+  if (diff == nullptr) {
+    diff = std::make_shared<CodeDiff>();
+    // If the code changes between the preparation and the launch of an attempt, its directory gets
+    // a second difference.
+    const std::string path = directory + "/code.diff";
+    const bool second = std::any_of(diffs_.begin(), diffs_.end(), [&](const auto& known) {
+      return known.second != nullptr && known.second->path == path;
+    });
+    diff->path = second ? directory + "/code-2.diff" : path;
+    StartDiff(processes, code.snapshot.git_root(), diff);
+  }
+  code.diff = diff;
+  return code;
+}
+
+void Provenance::StartDiff(Processes& processes, const std::string& git_root,
+                           const std::shared_ptr<CodeDiff>& diff) {
+  const auto end = [this, diff] {
+    diff->ended = true;
+    if (diff_known_) diff_known_();
+  };
   const uint64_t job = processes.Start(
       {"SCALELAB_ATTEMPT=diff",
-       {{DiffCommand(code.git_root), environment_, "/", it->second, ""}},
+       {{DiffCommand(git_root), environment_, "/", diff->path, ""}},
        absl::ZeroDuration()},
-      [](absl::StatusOr<int>) {}, [](JobResult) {});
+      [end](absl::StatusOr<int> started) {
+        if (!started.ok()) end();
+      },
+      [diff, end](JobResult result) {
+        const std::string text = ReadHead(diff->path, kDiffBytes);
+        const bool whole = result.exit_status == 0 && !result.stopped;
+        if (whole || !text.empty()) diff->dirty = !text.empty();
+        if (whole && !text.empty()) diff->sha256 = Sha256(text);
+        end();
+      });
   loop_.After(kDiffLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
-  return std::move(code.json);
 }
 
 void Provenance::Flush() {

@@ -1,8 +1,10 @@
 // Records a run's provenance: the binaries, hardware and environment that its numbers depend on.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +25,28 @@ nlohmann::ordered_json RedactedEnvironment(const std::vector<std::string>& envir
 // with errno set.
 bool WriteFileWhole(const std::string& path, const std::string& text);
 
-// Returns a framework's environment as JSON: its place and the versions of its packages.
+// Returns a framework's environment as JSON: its path, modules or container, and the versions
+// of its packages.
 nlohmann::ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environment);
+
+// The difference between a git working tree and its last commit.
+struct CodeDiff {
+  std::string path;           // of the file that has it
+  bool ended = false;         // git has ended, or could not be started
+  std::optional<bool> dirty;  // whether there is a difference; nothing if git failed
+  std::string sha256;         // of the file; empty if there is no difference, or if git did not end in time
+};
+
+// The code of a program of a user.
+struct Code {
+  v1::CodeSnapshot snapshot;             // without the fields of the difference
+  std::shared_ptr<const CodeDiff> diff;  // null: no file is in a git repository
+
+  // Returns whether git still computes the difference.
+  bool awaits_diff() const { return diff != nullptr && !diff->ended; }
+  // Returns the snapshot with what is known of the difference.
+  v1::CodeSnapshot Complete() const;
+};
 
 class Provenance {
  public:
@@ -39,21 +61,23 @@ class Provenance {
   void AskTrainer(Processes& processes, std::function<void()> known);
   // Returns whether the trainer has been asked and has not answered.
   bool asking() const { return asking_; }
-  // The node, with the software versions known so far.
+  // Returns the description of the node, with the software versions known so far.
   const v1::NodeInfo& node() const { return node_; }
   // Writes <directory>/provenance.json: the members of `attempt` and those that all attempts of this worker
   // share. Before the versions are known, the file is only queued.
   void Record(const std::string& directory, nlohmann::ordered_json attempt);
   // Writes all queued files.
   void Flush();
-  // Returns what provenance.json has about the code of a user's command. The first time that a git repository is used, also
-  // starts to write the difference between its working tree and its last commit to <directory>/code.diff; later attempts name
-  // that file, so that git does not disturb each run.
-  nlohmann::ordered_json CodeOf(Processes& processes, const std::vector<std::string>& command,
-                                const std::string& directory);
+  // Returns the code of a user's command. The first time that a git repository is used, and again after its commit or a
+  // file of the command has changed, also starts git, which writes the difference to <directory>/code.diff; the other
+  // attempts share that difference, so that git does not disturb each run. The limit of git is 30 s.
+  Code CodeOf(Processes& processes, const std::vector<std::string>& command, const std::string& directory);
+  // Sets what is called on the loop's thread when a difference is known.
+  void OnDiff(std::function<void()> known) { diff_known_ = std::move(known); }
 
  private:
   void TakeVersions(const std::string& output);
+  void StartDiff(Processes& processes, const std::string& git_root, const std::shared_ptr<CodeDiff>& diff);
   void Write(const std::string& directory, const nlohmann::ordered_json& attempt);
 
   EventLoop& loop_;
@@ -62,8 +86,9 @@ class Provenance {
   v1::NodeInfo node_;
   bool complete_ = false, asking_ = false;
   FileHashes hashes_;
-  std::map<std::string, std::string> diffs_;  // by root of the repository: the path of code.diff
-  std::string common_;                        // JSON text of the shared members, made when first needed
+  std::map<std::string, std::shared_ptr<CodeDiff>> diffs_;  // by the serialized snapshot
+  std::function<void()> diff_known_;
+  std::string common_;  // JSON text of the shared members, made when first needed
   std::vector<std::pair<std::string, nlohmann::ordered_json>> waiting_;
 };
 

@@ -1,7 +1,6 @@
 #include "server/scheduler/local_job.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,8 +14,6 @@ extern "C" {  // missing in the header of glibc 2.36
 #include <iterator>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
@@ -50,6 +47,8 @@ absl::Status WriteJobRecord(const std::string& directory, const JobRecord& recor
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("create", directory);
   json document = {
       {"slots", record.slots}, {"gpus", record.gpus}, {"boot_id", record.boot_id}, {"reason", record.reason}};
+  if (record.time_limit != absl::InfiniteDuration())
+    document["time_limit"] = absl::ToInt64Microseconds(record.time_limit);
   if (record.deadline != absl::InfiniteDuration())
     document["deadline_monotonic"] = absl::ToInt64Microseconds(record.deadline);
   for (const StateName& known : kStateNames) {
@@ -80,10 +79,12 @@ absl::StatusOr<std::optional<JobRecord>> ReadJobRecord(const std::string& direct
     record.gpus = document.value("gpus", record.gpus);
     record.boot_id = document.value("boot_id", "");
     record.reason = document.value("reason", "");
+    if (document.contains("time_limit"))
+      record.time_limit = absl::Microseconds(document["time_limit"].get<int64_t>());
     if (document.contains("deadline_monotonic")) {
       record.deadline = absl::Microseconds(document["deadline_monotonic"].get<int64_t>());
     } else if (document.contains("deadline")) {
-      // An earlier version wrote the file, with a time of the wall clock.
+      // An earlier version wrote this file, and stored the deadline as a time of the wall clock.
       record.deadline = Clock::System().Steady() +
                         (absl::FromUnixMicros(document["deadline"].get<int64_t>()) - absl::Now());
     }
@@ -104,34 +105,17 @@ std::string BootId() {
   return id;
 }
 
-absl::StatusOr<LockHolder> FindLockHolder(const std::string& directory) {
-  const std::string file = directory + "/lock";
-  const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    if (errno == ENOENT) return LockHolder{};
-    return SystemError("open", file);
-  }
-  LockHolder holder;
-  holder.held = flock(fd, LOCK_EX | LOCK_NB) != 0;
-  const int error = errno;
-  char text[32] = {};
-  const ssize_t length = pread(fd, text, sizeof(text) - 1, 0);
-  close(fd);  // releases the lock
-  errno = error;
-  if (holder.held && error != EWOULDBLOCK) return SystemError("lock", file);
-  int pid = 0;
-  if (length > 0 && absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &pid) && pid > 0) holder.pid = pid;
-  return holder;
-}
+std::string LockOf(const std::string& directory) { return directory + "/lock"; }
 
 int OpenWorker(const std::string& directory, pid_t pid) {
   if (pid <= 0) return -1;
-  // The pidfd comes first: afterwards /proc/<pid> shows the process that the pidfd refers to, or nothing.
+  // Open the pidfd first. If the process of the pidfd is still alive afterwards, /proc/<pid>
+  // shows this process.
   const int pidfd = pidfd_open(pid, 0);
   if (pidfd < 0) return -1;
   // The list of open files cannot be read: a worker hides its memory, and with it /proc/<pid>/fd.
   std::ifstream stream(absl::StrCat("/proc/", pid, "/cmdline"));
-  const std::string file = directory + "/lock";
+  const std::string file = LockOf(directory);
   for (std::string argument; std::getline(stream, argument, '\0');) {
     if (argument == file) return pidfd;
   }

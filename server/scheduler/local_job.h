@@ -15,10 +15,12 @@
 
 namespace scalelab::server {
 
-// The contents of job.json: what a running job holds, and how it ended. Written before its worker starts.
+// The contents of job.json: the resources of a running job, and how it ended. Written before
+// its worker starts.
 struct JobRecord {
   int slots = 1;
-  std::vector<std::string> gpus;                        // in the spelling of CUDA_VISIBLE_DEVICES
+  std::vector<std::string> gpus;  // in the spelling of CUDA_VISIBLE_DEVICES
+  absl::Duration time_limit = absl::InfiniteDuration();
   absl::Duration deadline = absl::InfiniteDuration();   // end of the time limit, a time of Clock::Steady
   std::string boot_id;                                  // the machine's boot in which the job started
   JobStatus::State state = JobStatus::State::kRunning;  // or how it ended
@@ -34,13 +36,9 @@ absl::StatusOr<std::optional<JobRecord>> ReadJobRecord(const std::string& direct
 // Returns the id of the machine's current boot; empty when the system provides none.
 std::string BootId();
 
-// The holder of <directory>/lock.
-struct LockHolder {
-  bool held = false;
-  pid_t pid = 0;  // as written in the file, by a worker that may have exited; 0: no worker ever took the lock
-};
-// Probes the lock by taking it for an instant.
-absl::StatusOr<LockHolder> FindLockHolder(const std::string& directory);
+// Returns the path of the worker's lock file. If FindLockHolder returns no process id for it, no worker ever
+// took the lock.
+std::string LockOf(const std::string& directory);
 
 // Returns a pidfd of process `pid` if the lock file of this job is an argument of that process, otherwise -1. The
 // check prevents signals to an unrelated process, because process ids are reused.

@@ -22,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "files/lock_file.h"
 #include "server/scheduler/local_job.h"
 #include "server/scheduler/watched_job.h"
 #include "server/time/clock.h"
@@ -100,12 +101,13 @@ class LocalScheduler final : public Scheduler {
   absl::StatusOr<JobStatus> FindInDirectory(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CancelJob(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Launch(const PendingJob& next, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the slots and GPUs of a job.
+  // Reserves the slots and GPUs of a job.
   void Hold(const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Frees them and stores how the job ended.
+  // Frees the slots and GPUs of a job, and stores how the job ended.
   void Finish(const std::string& token, const JobRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Marks a job that may be alive. Without the mark a restart finds the job at its first Poll.
+  // Marks a job that may be alive. If there is no mark, a restarted process finds the job only at
+  // its first Poll.
   void Mark(const std::string& token) const { std::ofstream(absl::StrCat(live_, "/", token)); }
 
   const LocalSchedulerOptions options_;
@@ -167,7 +169,7 @@ absl::Status LocalScheduler::Start() {
 
 absl::Status LocalScheduler::FindLiveJobs() {
   std::error_code error, ignored;
-  // A folder that was made by an earlier version has no marks. Then all jobs are examined, once.
+  // If an earlier version has made the folder, it has no marks. Examine all jobs once in this case.
   const bool marked = std::filesystem::exists(live_);
   const std::string source = marked ? live_ : options_.directory;
   std::vector<std::string> live;
@@ -307,7 +309,7 @@ absl::StatusOr<JobStatus> LocalScheduler::FindInDirectory(const std::string& tok
   JobRecord record = **std::move(found);
   if (IsOver(record.state)) return JobStatus{token, token, record.state, record.reason};
 
-  const absl::StatusOr<LockHolder> lock = FindLockHolder(directory);
+  const absl::StatusOr<LockHolder> lock = FindLockHolder(LockOf(directory));
   if (!lock.ok()) return lock.status();
   if (lock->held) {
     spdlog::info("job {}: still running, found after a restart", token);
@@ -317,7 +319,8 @@ absl::StatusOr<JobStatus> LocalScheduler::FindInDirectory(const std::string& tok
     Wake();
     return JobStatus{token, token, State::kRunning, ""};
   }
-  // A worker that never took the lock has done nothing. If it still starts, it must win the lock first.
+  // A worker that has never acquired the lock has done nothing. If it starts later, it must first
+  // acquire the lock.
   if (lock->pid == 0) return unknown;
   const bool same_boot = record.boot_id == boot_id_;
   record.state = same_boot ? State::kFailed : State::kNodeFail;
@@ -356,8 +359,8 @@ void LocalScheduler::Watch() {
         if (job->pidfd() >= 0) watch.push_back({job->pidfd(), POLLIN, 0});
         due = std::min(due, job->NextDue(now));
       }
-      // Rounded up, so that the last millisecond is not spent spinning; at most a day, which
-      // fits poll's argument.
+      // Round up, so that the last millisecond is not spent in a busy loop. Wait at most a day, because
+      // poll's argument is an int.
       const absl::Duration wait = std::clamp(due - now, absl::ZeroDuration(), absl::Hours(24));
       if (!watched_.empty()) timeout = static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
       changed = std::exchange(changed_, false);
@@ -376,7 +379,10 @@ void LocalScheduler::Launch(const PendingJob& next, absl::Duration now) {
   record.slots = static_cast<int>(next.slots);
   record.gpus.assign(free_gpus_.begin(), free_gpus_.begin() + next.gpus);
   record.boot_id = boot_id_;
-  if (request.time_limit > absl::ZeroDuration()) record.deadline = now + request.time_limit;
+  if (request.time_limit > absl::ZeroDuration()) {
+    record.time_limit = request.time_limit;
+    record.deadline = now + request.time_limit;
+  }
   Hold(record);
   std::vector<std::string> worker{options_.worker_program,
                                   "--server",
@@ -388,7 +394,7 @@ void LocalScheduler::Launch(const PendingJob& next, absl::Duration now) {
                                   "--node-index",
                                   "0",
                                   "--lock",
-                                  directory + "/lock"};
+                                  LockOf(directory)};
   if (!options_.server_certificate.empty())
     worker.insert(worker.end(), {"--certificate", absl::Base64Escape(options_.server_certificate)});
   Mark(request.token);
@@ -424,7 +430,7 @@ void LocalScheduler::Finish(const std::string& token, const JobRecord& record) {
     spdlog::error("{}", written.ToString());
     unwritten_.emplace(token, record);
   } else {
-    std::error_code ignored;  // a file that is left costs a look at the next start
+    std::error_code ignored;  // if the mark remains, the next start examines the job
     std::filesystem::remove(absl::StrCat(live_, "/", token), ignored);
   }
   changed_ = true;

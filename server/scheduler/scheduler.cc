@@ -1,5 +1,8 @@
 #include "server/scheduler/scheduler.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
 namespace scalelab::server {
 
 bool IsOver(JobStatus::State state) {
@@ -20,6 +23,15 @@ bool IsOver(JobStatus::State state) {
       return true;
   }
   return false;
+}
+
+std::string TimeLimitReason(absl::Duration limit) {
+  const int64_t seconds = absl::ToInt64Seconds(limit);
+  const std::string text =
+      limit == absl::InfiniteDuration()
+          ? ""
+          : absl::StrFormat(" of %d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
+  return absl::StrCat("its time limit", text, " was reached; raise resources.time");
 }
 
 }  // namespace scalelab::server

@@ -25,7 +25,7 @@ struct JobRequest {
   std::string partition;  // empty: the site's default
   bool exclusive = false;
   long memory_mib = 0;
-  std::vector<std::string> excluded_nodes;  // that the job must not get
+  std::vector<std::string> excluded_nodes;  // nodes that the job must not use
   std::vector<std::pair<std::string, std::string>>
       options;  // passed on unchanged: account, qos, constraint, ...
 };
@@ -57,6 +57,10 @@ struct JobStatus {
 };
 
 bool IsOver(JobStatus::State state);
+
+// Returns why a job ended at its time limit, and what the user can change: one sentence for JobStatus::reason.
+// InfiniteDuration: the limit is not known.
+std::string TimeLimitReason(absl::Duration limit);
 
 // Returns how long before its time limit the workers of a job get SIGTERM, so that they can shut down: a
 // minute, less for short limits.

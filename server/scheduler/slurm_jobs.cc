@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "planted/bug.h"
 #include "spdlog/spdlog.h"
 
@@ -38,7 +37,8 @@ JobStatus Status(const std::string& token, const std::string& id, State state) {
 SlurmJobs::SlurmJobs(SlurmClient client, SlurmSite& site, Options options)
     : slurm_(std::move(client)), site_(site), options_(std::move(options)) {}
 
-// Returns who cancelled a job. If it ended before our cancel, it was not us.
+// Returns who cancelled a job. If the job ended before this process called scancel, somebody
+// else cancelled it.
 Canceller SlurmJobs::CancellerOf(const TrackedJob& job, const QueueRow& row) {
   if (job.cancelled != absl::InfiniteFuture())
     return row.end < job.cancelled - kClockSkew ? Canceller::kSomebodyElse : Canceller::kUs;
@@ -53,7 +53,7 @@ absl::StatusOr<std::string> SlurmJobs::Submit(const JobRequest& request) {
   if (!IsToken(request.token))
     return absl::InvalidArgumentError(
         absl::StrCat("'", Printable(request.token), "' is not a valid token of a job"));
-  // A token that is not tracked is new: no sbatch was called for it.
+  // If the token is not tracked, this process has not called sbatch for it.
   const bool is_new = !jobs_.contains(request.token);
   TrackedJob& job = jobs_[request.token];
   if (is_new) job.may_exist = false;
@@ -180,14 +180,16 @@ void SlurmJobs::CancelDuplicates(const std::vector<QueueRow>& rows, const QueueR
   }
 }
 
-// Notes an answer of squeue without the job. Returns whether such answers have lasted for the settling time.
+// Records an answer of squeue that does not list the job. Returns whether the job was missing from all
+// answers for the settling time.
 bool SlurmJobs::CertainlyGone(TrackedJob& job) {
   const absl::Time now = options_.now();
   job.missing_since = std::min(job.missing_since, now);
   return now - job.missing_since >= site_.settle();
 }
 
-// Returns the last known status with the reason `why`; by default, why the job may still exist.
+// Returns the last known status with the reason `why`. If `why` is empty, the reason is why the job
+// may still exist.
 JobStatus SlurmJobs::Uncertain(const std::string& token, const TrackedJob& job,
                                const std::string& why) const {
   JobStatus status = job.last.value_or(Status(token, "", State::kPending));
@@ -213,7 +215,8 @@ void SlurmJobs::ReadAccounting(std::map<std::string, JobStatus*>& gone) {
   }
   for (const auto& [token, rows] : queue->jobs) {
     const auto it = gone.find(token);
-    // The accounting database is behind when it has a live job that the controller does not list.
+    // If the accounting database has a live job that the controller does not list, the database is not
+    // up to date.
     if (it == gone.end() || IsLive(Choose(rows))) continue;
     *it->second = Listed(token, rows, jobs_[token]);
   }
@@ -226,12 +229,13 @@ absl::Status SlurmJobs::Cancel(const std::vector<std::string>& tokens) {
     TrackedJob& job = jobs_[token];
     job.asked = options_.now();
     if (job.last && IsOver(job.last->state)) continue;
-    job.cancelled = std::min(job.cancelled, absl::Now());  // is compared with times of Slurm
+    // Wall-clock time, because it is compared with times of Slurm.
+    job.cancelled = std::min(job.cancelled, options_.wall());
     live.insert(token);
   }
   if (live.empty()) return absl::OkStatus();
   if (live.size() == 1) return slurm_.Cancel(*live.begin());
-  // scancel takes one name, but many ids.
+  // scancel accepts only one name, but many ids, so look up the ids of the jobs first.
   const absl::StatusOr<Queue> queue = slurm_.Jobs();
   if (!queue.ok()) return queue.status();
   std::vector<std::string> ids;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/slurm_client.h"
@@ -22,11 +23,13 @@ class SlurmJobs {
  public:
   struct Options {
     SlurmScriptOptions script;
-    // This process writes the script into the job's directory and may look into it. Otherwise whoever runs sbatch does.
+    // Whether this process writes the script into the job's directory and may read this directory. Otherwise
+    // the program that runs sbatch writes the script.
     bool files_are_here = true;
-    // Returns an error if no job can be submitted at present; not set: jobs always can.
+    // Returns an error if no job can be submitted at present. If it is not set, jobs can always be submitted.
     std::function<absl::Status()> ready;
-    std::function<absl::Time()> now;  // as in SlurmSchedulerOptions
+    std::function<absl::Time()> now;               // as in SlurmSchedulerOptions
+    std::function<absl::Time()> wall = absl::Now;  // as in SlurmSchedulerOptions
   };
   // `site` must outlive this object.
   SlurmJobs(SlurmClient client, SlurmSite& site, Options options);
@@ -35,8 +38,8 @@ class SlurmJobs {
   absl::StatusOr<std::string> Submit(const JobRequest& request);
   // Returns the status of each token in an answer of squeue that has just arrived.
   std::vector<JobStatus> Statuses(const std::vector<std::string>& tokens, const Queue& queue);
-  // Records that squeue has not answered. Earlier answers that did not list a job count no more, because a restarted
-  // controller may load an older state.
+  // Records that squeue has not answered. Earlier answers that did not list a job then no longer count,
+  // because a restarted controller may load an older state.
   void QueryFailed();
   // As Scheduler::Cancel.
   absl::Status Cancel(const std::vector<std::string>& tokens);
@@ -48,8 +51,8 @@ class SlurmJobs {
   struct TrackedJob {
     // Slurm may have a job of this name although it does not list it.
     bool may_exist = true;
-    std::string doubt;                                  // why it may exist
-    std::optional<JobStatus> last;                      // when it was listed last
+    std::string doubt;                                  // the reason why it may exist
+    std::optional<JobStatus> last;                      // status in the last answer that listed it
     absl::Time missing_since = absl::InfiniteFuture();  // first answer without it; reset when a query fails
     absl::Time asked;                                   // last call for this token
     absl::Time cancelled = absl::InfiniteFuture();      // wall-clock time of the first Cancel()

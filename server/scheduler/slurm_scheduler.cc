@@ -16,9 +16,11 @@ class SlurmScheduler final : public Scheduler {
  public:
   explicit SlurmScheduler(const SlurmSchedulerOptions& options)
       : script_(options.script),
-        client_(runner_, runner_, geteuid(), options.command_timeout),
+        client_(options.runner != nullptr ? *options.runner : runner_,
+                options.runner != nullptr ? *options.runner : runner_, geteuid(), options.command_timeout),
         site_(client_, {options.settle, options.view_age, options.now}),
-        jobs_(client_, site_, {options.script, /*files_are_here=*/true, nullptr, options.now}) {}
+        jobs_(client_, site_, {options.script, /*files_are_here=*/true, nullptr, options.now, options.wall}) {
+  }
 
   SlurmSite& site() { return site_; }
   std::string name() const override { return "slurm"; }
@@ -61,7 +63,9 @@ absl::Status CheckSlurmInstalled() {
 }
 
 absl::StatusOr<std::unique_ptr<Scheduler>> NewSlurmScheduler(SlurmSchedulerOptions options) {
-  if (absl::Status installed = CheckSlurmInstalled(); !installed.ok()) return installed;
+  if (options.runner == nullptr) {
+    if (absl::Status installed = CheckSlurmInstalled(); !installed.ok()) return installed;
+  }
   auto scheduler = std::make_unique<SlurmScheduler>(options);
   scheduler->site().Start();
   return scheduler;

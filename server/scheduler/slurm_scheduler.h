@@ -13,8 +13,8 @@
 // - If a lost job appears even later, --dependency=singleton lets only one job of a name run at a time, and
 //   Poll cancels the other one.
 //
-// Until a job is certainly gone, Poll returns its last known status, and the reason contains what
-// it waits for.
+// Until a job is certainly gone, Poll returns its last known status, and the reason describes what
+// Poll waits for.
 #pragma once
 
 #include <functional>
@@ -32,23 +32,31 @@
 
 namespace scalelab::server {
 
+class CommandRunner;
+
 struct SlurmSchedulerOptions {
   SlurmScriptOptions script;
-  // Longer than a message to the controller can be in flight: MessageTimeout is 10 s by default. Raised to
-  // twice the site's MessageTimeout where that is longer.
+  // Time without a job in the list after which it is gone. It must be longer than a message to the controller
+  // can be in flight; MessageTimeout is 10 s by default. If twice the site's MessageTimeout is longer, that
+  // is used instead.
   absl::Duration settle = absl::Seconds(30);
-  // Timeout of each of Slurm's programs. Longer than they try to reach a controller (about 10 s).
+  // Timeout of each of Slurm's programs. It is longer than the time for which they try to reach a controller
+  // (about 10 s).
   absl::Duration command_timeout = absl::Seconds(30);
   // Poll refreshes the output of sinfo that capacity() uses when it is older.
   absl::Duration view_age = absl::Minutes(10);
   // Measures the time between events. Its epoch is arbitrary, and setting the wall clock must not change it.
   std::function<absl::Time()> now = [] { return absl::UnixEpoch() + Clock::System().Steady(); };
+  // The time of day, which is compared with the times that Slurm reports.
+  std::function<absl::Time()> wall = absl::Now;
+  // Runs Slurm's programs; must outlive the scheduler. Null: the programs of this machine.
+  CommandRunner* runner = nullptr;
 };
 
 // Returns FAILED_PRECONDITION if one of Slurm's programs is not installed; the message names it.
 absl::Status CheckSlurmInstalled();
 
-// Returns FAILED_PRECONDITION if Slurm's programs are not installed. A controller that does not answer causes
+// Returns FAILED_PRECONDITION if there is no `runner` and Slurm's programs are not installed. A controller that does not answer causes
 // only a log message; jobs are submitted when it answers again.
 //
 // capacity(), Script() and View() are safe to call from any thread; capacity() and Script() never block.

@@ -25,8 +25,7 @@ fi
 
 // Starts one worker on each node and waits for all of them. srun numbers the nodes in the order of the ranks.
 constexpr absl::string_view kBody = R"(
-# The worker step ignores the task layout above: it uses whole nodes and shares them with the steps of
-# the ranks.
+# The worker step ignores the task layout above: it uses whole nodes and shares them with the ranks' steps.
 unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS \
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK \
   SLURM_DISTRIBUTION

@@ -4,7 +4,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "server/scheduler/slurm_queue.h"
 
 namespace scalelab::server {
@@ -28,7 +27,7 @@ constexpr StateEntry kStates[] = {
     {"SPECIAL_EXIT", State::kPending, "it was requeued and is held for inspection (SPECIAL_EXIT)"},
     {"RESV_DEL_HOLD", State::kPending, "its reservation was deleted and it is held (RESV_DEL_HOLD)"},
     {"RUNNING", State::kRunning, ""},
-    // Not ended: processes may still run, and the nodes are not free.
+    // These states do not count as ended, because processes may still run and the nodes are not free.
     {"COMPLETING", State::kRunning, "it is ending; Slurm waits for its last processes (COMPLETING)"},
     {"SUSPENDED", State::kRunning,
      "it is suspended by an administrator or a job of higher priority (SUSPENDED)"},
@@ -54,7 +53,7 @@ struct ReasonEntry {
   absl::string_view explanation;
 };
 
-// The first match counts.
+// The first match is used.
 constexpr ReasonEntry kReasons[] = {
     {"Resources", "waits for free resources and is next in the queue"},
     {"Priority", "waits behind jobs of higher priority"},
@@ -94,8 +93,8 @@ constexpr ReasonEntry kReasons[] = {
     {"QOSNotAllowed", "its partition does not accept this QOS; change sbatch_options.qos"},
     {"AccountNotAllowed", "its partition does not accept this account; change sbatch_options.account"},
     {"FedJobLock", "waits for another cluster of the federation"},
-    // Limits for a single job, independent of other jobs. A job above them that Slurm accepted
-    // is pending forever.
+    // Limits for a single job, independent of other jobs. If Slurm accepted a job that exceeds such a limit,
+    // the job is pending forever.
     {"QOSMaxWallDurationPerJobLimit",
      "requests more time than its QOS allows one job; it starts only if the limit changes"},
     {"AssocMaxWallDurationPerJobLimit",
@@ -126,11 +125,6 @@ bool Matches(absl::string_view code, absl::string_view pattern) {
   if (star == absl::string_view::npos) return code == pattern;
   return code.size() + 1 >= pattern.size() && absl::StartsWith(code, pattern.substr(0, star)) &&
          absl::EndsWith(code, pattern.substr(star + 1));
-}
-
-std::string ClockText(absl::Duration duration) {
-  const int64_t seconds = absl::ToInt64Seconds(duration);
-  return absl::StrFormat("%d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
 std::string FailedReason(const QueueRow& row) {
@@ -188,10 +182,7 @@ std::optional<JobStatus> StatusOf(const QueueRow& row, Canceller canceller) {
     status.state = State::kPreempted;
     status.reason = "a job of higher priority took its nodes, and it ended within the grace time";
   }
-  if (status.state == State::kTimeout) {
-    status.reason =
-        absl::StrCat("its time limit of ", ClockText(row.limit), " was reached; raise resources.time");
-  }
+  if (status.state == State::kTimeout) status.reason = TimeLimitReason(row.limit);
   return status;
 }
 

@@ -23,8 +23,8 @@ namespace {
 using State = JobStatus::State;
 
 // How often the lock is probed after the worker has exited. The process that supervises the worker's children
-// holds the lock a little longer. Its release causes no event to wait for: inotify reports the close before
-// the lock is free.
+// holds the lock a little longer. There is no event for the release of the lock: inotify reports the close
+// before the lock is free.
 constexpr absl::Duration kDrainPeriod = absl::Milliseconds(50);
 
 std::string DescribeExit(const siginfo_t& info) {
@@ -96,7 +96,7 @@ void WatchedJob::Reap() {
 
 // Checks the lock after the worker has exited. Returns true when the job is over.
 bool WatchedJob::Drain() {
-  const absl::StatusOr<LockHolder> lock = FindLockHolder(directory_);
+  const absl::StatusOr<LockHolder> lock = FindLockHolder(LockOf(directory_));
   if (!lock.ok()) {
     spdlog::warn("{}", lock.status().ToString());
     return false;
@@ -118,7 +118,7 @@ void WatchedJob::Conclude(const LockHolder& lock) {
   const bool known = exit_.si_pid != 0;
   if (end_as_ != State::kUnknown) {
     record_.state = end_as_;
-    record_.reason = end_as_ == State::kTimeout ? "its time limit was reached" : "cancelled";
+    record_.reason = end_as_ == State::kTimeout ? TimeLimitReason(record_.time_limit) : "cancelled";
   } else if (!known) {
     record_.state = State::kCompleted;
     record_.reason = "its worker ended; its exit status is unknown, because an earlier scalelabd started it";

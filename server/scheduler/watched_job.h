@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "files/lock_file.h"
 #include "server/scheduler/local_job.h"
 
 namespace scalelab::server {
@@ -37,8 +38,8 @@ class WatchedJob {
   // A descriptor that is readable when the worker has exited; -1: none.
   int pidfd() const { return pidfd_; }
 
-  // Ends the job as kCancelled or kTimeout: Step sends SIGTERM, and SIGKILL `kill_after` later. The
-  // first call counts.
+  // Ends the job as kCancelled or kTimeout: Step sends SIGTERM, and SIGKILL `kill_after` later. Only the
+  // first call has an effect.
   void End(JobStatus::State as);
   // Checks the worker, the lock and the time limit, and sends due signals. Returns true when the job is over;
   // record() then contains how it ended. All times are those of Clock::Steady.
@@ -56,7 +57,7 @@ class WatchedJob {
   int pidfd_ = -1;
   siginfo_t exit_{};  // how the worker ended; si_pid is 0 while unknown
   JobStatus::State end_as_ = JobStatus::State::kUnknown;
-  absl::Duration kill_at_ = -absl::InfiniteDuration();  // before SIGTERM is sent
+  absl::Duration kill_at_ = -absl::InfiniteDuration();  // when SIGKILL is sent; not set before SIGTERM
 };
 
 }  // namespace scalelab::server

@@ -17,7 +17,7 @@ BUG = re.compile(r'SCALELAB_BUG\((\w+),\s*"([^"]*)",\s*"([^"]*)"\)')
 SIMULATION_SEED = re.compile(r"^seed (\d+), faults:", re.M)
 POWER_CUTS = re.compile(r"after (\d+) cuts:")
 FAILED_TEST = re.compile(r"^\[  FAILED  \] ([\w./]+)", re.M)
-# Suites with names that are not those of their programs: program and arguments.
+# Suites whose name is not the name of a program, with their program and arguments.
 PROGRAMS = {
     "simulation": ["simulation_test", "--gtest_filter=*EverySeedKeepsTheInvariants"],
     "powercut": ["powercut_test", "--gtest_filter=*EveryAcknowledgedCommit*"],
@@ -73,6 +73,8 @@ def how(suite, status, output):
     if suite == "powercut" and cuts:
         return f"cut {cuts.group(1)}"
     tests = list(dict.fromkeys(FAILED_TEST.findall(output)))
+    if status is None and not tests:
+        return f"not ended after {TIMEOUT_S} s"
     if not tests:
         return f"ended by signal {-status}" if status < 0 else f"exit status {status}"
     return tests[0] + (f" and {len(tests) - 1} more" if len(tests) > 1 else "")

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "server/readers/file_event_reader.h"
 #include "tests/simulation/process.h"
 
 namespace scalelab::simulation {
@@ -38,25 +39,17 @@ void EventFiles::Read(server::EventRequest request, Done done) {
   });
 }
 
-// Reads some lines of some ranks.
-server::EventPart EventFiles::PartOf(const server::EventRequest& request) {
-  server::EventPart part;
-  part.next_rank = request.first_rank;
-  const auto directory = directories_.find(request.token);
-  for (const server::EventPlace& place : request.places) {
-    const int64_t written = directory == directories_.end() ? 0 : directory->second->lines(part.next_rank);
-    const int64_t end =
-        world_.random.Chance(0.3) ? world_.random.Between(std::min(place.line, written), written) : written;
-    if (end > place.line) {
-      v1::EventBatch batch;
-      directory->second->Read(part.next_rank, place.line, end, batch);
-      auto parsed = server::ParseBatch(batch);
-      if (!parsed.ok()) world_.Violation("a batch is malformed: ", parsed.status().ToString());
-      part.batches.push_back(*std::move(parsed));
-    }
-    if (end < written) break;
-    ++part.next_rank;
-    if (world_.random.Chance(0.2)) break;
+// Reads the files of some ranks.
+absl::StatusOr<server::EventPart> EventFiles::PartOf(server::EventRequest request) {
+  const size_t ranks = request.places.size();
+  if (ranks > 1 && world_.random.Chance(0.3))
+    request.places.resize(world_.random.Between(1, static_cast<int64_t>(ranks)));
+  absl::StatusOr<server::EventPart> part = server::ReadEventPart(request);
+  if (!part.ok()) world_.Violation("event files cannot be read: ", part.status().ToString());
+  if (part.ok() && !part->problem.empty()) world_.Violation("event files are malformed: ", part->problem);
+  if (part.ok() && request.places.size() < ranks) {  // this is not the last part
+    part->end.reset();
+    part->software.clear();
   }
   return part;
 }

@@ -1,5 +1,5 @@
-// The event files on the shared file system, as the coordinator reads them when workers are gone. A read may be slow, fail
-// or hang.
+// Simulates the coordinator's reads of event files on the shared file system after the workers have ended. A
+// read may be slow, fail or hang.
 #pragma once
 
 #include <functional>
@@ -23,13 +23,14 @@ class EventFiles final : public server::EventReader {
 
   void Read(server::EventRequest request, Done done) override;
 
-  // Calls `check` with each attempt whose files were readable, and the number of lines that each rank had written when
-  // the coordinator began to read them, or at all if it did not read them. `read` is whether it did.
+  // Calls `check` for each attempt whose files were readable. `read` is whether the coordinator has read
+  // them. `lines` is the number of lines that each rank had written when the coordinator began to read, or in
+  // total if it did not read them.
   void ForEachReadable(const std::function<void(const std::string& token, const std::vector<int64_t>& lines,
                                                 bool read)>& check) const;
 
  private:
-  server::EventPart PartOf(const server::EventRequest& request);
+  absl::StatusOr<server::EventPart> PartOf(server::EventRequest request);
 
   World& world_;
   Process& process_;

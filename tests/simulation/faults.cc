@@ -7,7 +7,8 @@ namespace {
 
 struct Kind {
   const char* name;
-  // The largest probability that a seed gives an enabled fault: for each message or call, or for each minute.
+  // The largest probability of an enabled fault, for each message or call, or for each minute. A seed draws
+  // a smaller one.
   double highest;
 };
 
@@ -28,6 +29,7 @@ constexpr Kind kKinds[] = {{"request lost", 0.2},
                            {"clock jump", 0.2},
                            {"worker crash", 0.3},
                            {"worker hangs", 0.2},
+                           {"event loop of a worker blocked", 0.2},
                            {"rank fails", 0.3},
                            {"storage error", 0.2},
                            {"node fails", 0.3},
@@ -38,6 +40,7 @@ constexpr Kind kKinds[] = {{"request lost", 0.2},
                            {"scheduler away", 0.2},
                            {"scheduler slow", 0.3},
                            {"submit unanswered", 0.3},
+                           {"submit arrives late", 0.3},
                            {"submit refused for a limit", 0.3},
                            {"submit refused permanently", 0.1},
                            {"cancel fails", 0.3},

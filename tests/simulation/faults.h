@@ -16,12 +16,12 @@ enum class Fault : int {
   kReplyLost,
   kMessageDelayed,  // which also reorders messages
   kRequestDuplicated,
-  // Of the machines and the coordinator's process; they begin at random times.
+  // Faults of the machines and of the coordinator's process. They begin at random times.
   kPartition,      // of one node
-  kCrash,          // of the coordinator, between two steps
-  kCrashInCommit,  // of the coordinator, before or after the commit
-  kCrashInCall,    // of the coordinator, before or after a call of the scheduler
-  kPowerCut,       // of the coordinator's machine: what was not synced is lost, or torn
+  kCrash,          // the coordinator crashes between two steps
+  kCrashInCommit,  // the coordinator crashes before or after a commit
+  kCrashInCall,    // the coordinator crashes before or after a call of the scheduler
+  kPowerCut,       // the coordinator's machine loses power: writes that were not synced are lost or torn
   kPowerCutInCommit,
   kProcessStopped,  // SIGSTOP and SIGCONT
   kDiskFull,
@@ -30,18 +30,20 @@ enum class Fault : int {
   kClockJump,
   kWorkerCrash,
   kWorkerHangs,
+  kWorkerBlocked,  // the event loop, by a file server that does not answer
   kRankFails,
   kStorageError,
   kNodeFails,
-  kCallsStuck,  // the coordinator's process runs, and takes no calls
-  // Of reads of event files by the coordinator.
+  kCallsStuck,  // the coordinator's process runs, but handles no calls
+  // Faults of the coordinator's reads of event files.
   kReadHangs,
   kReadFails,
   kReadSlow,
   // Of the scheduler.
   kSlurmAway,
   kSlurmSlow,
-  kSubmitUnanswered,   // the job is accepted, the answer is an error
+  kSubmitUnanswered,  // the job is accepted, the answer is an error
+  kSubmitLate,  // the answer is an error, and the job is accepted minutes later: there may be a second one then
   kSubmitRefused,      // for a limit
   kSubmitRefusedEver,  // permanently
   kCancelFails,
@@ -64,7 +66,7 @@ class Faults {
   bool Occurs(Fault fault);
   // Returns whether this seed enables the fault.
   bool Enabled(Fault fault) const { return probability_[static_cast<size_t>(fault)] > 0; }
-  // For faults that begin at random times: draws the time until the next one.
+  // Draws the time until the next fault, for a kind of fault that begins at random times.
   absl::Duration Until(Fault fault);
   void Count(Fault fault) { ++counts_[static_cast<size_t>(fault)]; }
   absl::Duration End() const { return end_; }

@@ -15,7 +15,7 @@ struct Crashed {};  // unwinds the stack of the process that crashes
 
 }  // namespace
 
-// The database with its disk.
+// The store, with a simulated disk if power failures are enabled.
 class Process::Store final : public server::ForwardingStore {
  public:
   Store(Process& process, std::unique_ptr<db::Store> store)
@@ -95,7 +95,7 @@ void Process::Open() {
   store_ = std::make_unique<Store>(*this, *std::move(store));
   model_.CheckStore(*store_);
   server::CoordinatorOptions options;
-  options.runs_dir = "/runs";
+  options.runs_dir = kRunsDirectory;
   options.clock = &world_.queue;
   options.events = events_;
   options.worker_timeout = worker_timeout_;
@@ -103,6 +103,7 @@ void Process::Open() {
   options.poll_interval = poll_interval_;
   options.secret_for = [](const std::string&) { return ""; };
   options.new_token = [this] { return absl::StrCat("token-", ++tokens_); };
+  scheduler_ = new_scheduler_();
   coordinator_ = std::make_unique<server::Coordinator>(std::move(options), *store_, *scheduler_);
   if (auto s = coordinator_->StartWithoutThreads(); !s.ok()) {
     world_.Violation("the coordinator does not start: ", s.ToString());
@@ -150,7 +151,7 @@ absl::Duration Process::NotServed(absl::Duration begin) const {
   return sum;
 }
 
-// A worker is silent only in the time in which the process could have taken its reports.
+// A worker counts as silent only in the time in which the process could have handled its reports.
 void Process::CheckSilence(const db::WriteBatch& batch) {
   constexpr absl::Duration kTolerance = absl::Seconds(4);
   for (const db::AllocationRow& row : batch.allocations) {
@@ -224,7 +225,7 @@ void Process::StepScheduler() {
   });
 }
 
-// What the daemon's maintenance thread does.
+// Simulates the daemon's maintenance thread.
 void Process::MaintainSoon() {
   if (std::exchange(maintaining_, true)) return;
   world_.queue.After(world_.random.Time(absl::Milliseconds(1), absl::Seconds(5)), [this, life = life_] {
@@ -262,11 +263,12 @@ void Process::Crash(const char* how) {
 
 void Process::Die() {
   if (coordinator_ == nullptr) return;
-  ++life_;  // what the destructor answers is not sent
+  ++life_;  // answers of the destructor are not sent
   stepping_ = calling_ = false;
   step_due_ = absl::InfiniteDuration();
   ++step_number_;
   coordinator_.reset();
+  scheduler_.reset();
   if (power_ != nullptr) {
     power_->Kill([this] { store_.reset(); });
   } else {
@@ -299,7 +301,7 @@ void Process::Misbehave(Fault fault) {
       case Fault::kProcessStopped:
         stopped_until_ = std::max(stopped_until_, now + lasts);
         not_served_.emplace_back(now + absl::Seconds(1),
-                                 now + lasts);  // it notices that after a step was due
+                                 now + lasts);  // it detects the pause after a step was due
         return;
       case Fault::kCallsStuck:
         stuck_until_ = std::max(stuck_until_, now + lasts);

@@ -18,29 +18,36 @@ namespace scalelab::simulation {
 
 class Model;
 
+// Below the working directory, so that no path depends on the machine.
+inline constexpr char kRunsDirectory[] = "runs";
+
 class Process {
  public:
   Process(World& world, Model& model, std::string database);
   ~Process();
 
-  void set_scheduler(server::Scheduler& scheduler) { scheduler_ = &scheduler; }
+  // `make` makes the scheduler of each life of the process.
+  void set_scheduler(std::function<std::unique_ptr<server::Scheduler>()> make) {
+    new_scheduler_ = std::move(make);
+  }
   void set_events(server::EventReader& events) { events_ = &events; }
   // Starts the coordinator and the faults of this machine.
   void Start();
 
   bool running() const { return coordinator_ != nullptr; }
-  // Calls `receive` when the process takes the message: now, or when it is no longer stopped. Returns false if
-  // there is no process to take it.
+  // Calls `receive` when the process handles the message: now, or when it is no longer stopped. Returns false
+  // if the process does not exist.
   bool Deliver(std::function<void()> receive);
   // Calls `work`, which passes the coordinator the result of a thread of this process: now, or when the process is no
   // longer stopped. Never after a crash.
   void Continue(std::function<void()> work);
-  // Returns how much of the time from `begin` until now the process was stopped or blocked, or took no calls.
+  // Returns how much of the time from `begin` until now the process was stopped or blocked, or
+  // handled no calls.
   absl::Duration NotServed(absl::Duration begin) const;
   absl::Duration worker_timeout() const { return worker_timeout_; }
   server::Coordinator& coordinator() { return *coordinator_; }
   db::Store& store();
-  // Grows at each crash. An answer of an earlier life is not sent.
+  // Increases at each crash. Answers from before a crash are not sent.
   int life() const { return life_; }
 
   // For the scheduler and the store: crashes if a fault occurs, lets virtual time pass while the caller is blocked.
@@ -65,17 +72,19 @@ class Process {
   World& world_;
   Model& model_;
   const std::string database_;
-  server::Scheduler* scheduler_ = nullptr;
+  std::function<std::unique_ptr<server::Scheduler>()> new_scheduler_;
   server::EventReader* events_ = nullptr;
   std::unique_ptr<Power> power_;  // null: this seed has no power cuts, and the database is a file
   bool rollback_journal_;
   server::Policy policy_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<server::Scheduler> scheduler_;
   std::unique_ptr<server::Coordinator> coordinator_;
   int life_ = 0;
   int tokens_ = 0;
   int depth_ = 0;  // nested calls of Guard
-  // The core thread and the thread that calls the scheduler are busy; a task arrived while the core thread was.
+  // Whether the core thread is busy, whether the thread that calls the scheduler is busy, and whether a task
+  // arrived while the core thread was busy.
   bool stepping_ = false, calling_ = false, arrived_ = false;
   bool maintaining_ = false;
   absl::Duration worker_timeout_, poll_interval_;
@@ -83,7 +92,7 @@ class Process {
   absl::Duration full_until_ = absl::ZeroDuration();
   absl::Duration stuck_until_ = absl::ZeroDuration();
   std::vector<std::pair<absl::Duration, absl::Duration>> not_served_;  // from, to
-  std::set<std::string> silent_;  // allocations that were cancelled for silence
+  std::set<std::string> silent_;  // allocations that were cancelled because a worker was silent
   absl::Duration step_due_ = absl::InfiniteDuration();
   uint64_t step_number_ = 0;
 };

@@ -1,12 +1,14 @@
 #include "tests/simulation/ranks.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <fstream>
 
 namespace scalelab::simulation {
-
 namespace {
 
-constexpr int64_t kLineBytes = 100;
+constexpr absl::Duration kEndsWithin = absl::Seconds(5);  // after SIGTERM or SIGUSR1
 
 }  // namespace
 
@@ -15,6 +17,7 @@ Ranks::Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredA
       model_(model),
       token_(desired.token()),
       run_(desired.run()),
+      directory_(desired.directory()),
       checkpoints_(!desired.checkpoint_directory().empty()),
       timers_(world.queue) {
   lines_.resize(std::max(1, desired.spec().ranks()));
@@ -27,7 +30,8 @@ Ranks::Ranks(World& world, Model& model, const v1::SynchronizeResponse::DesiredA
 }
 
 void Ranks::Launch() {
-  launched_ = live_ = true;
+  live_ = true;
+  std::ofstream(directory_ + "/rank-0.err") << "last words\n";
   if (checkpoints_) {
     first_step_ = model_.CheckpointOf(run_);
     last_line_ = std::max<int64_t>(1, model_.LengthOf(run_, last_line_) - first_step_);
@@ -40,8 +44,8 @@ void Ranks::WriteLine() {
   if (!live_) return;
   const int64_t line = lines_[0];
   const bool fails = line == fails_at_;
-  if (fails && !error_event_) return End(128 + 9);
-  for (int64_t& lines : lines_) ++lines;
+  if (fails && !error_event_) return End(128 + SIGKILL);
+  Append();
   if (fails) return End(1);
   if (line == last_line_) {
     model_.AttemptFinished(token_);
@@ -52,43 +56,59 @@ void Ranks::WriteLine() {
   timers_.After(pause_, [this] { WriteLine(); });
 }
 
-void Ranks::Read(int rank, int64_t begin, int64_t end, v1::EventBatch& batch) const {
-  batch.set_token(token_);
-  batch.set_rank(rank);
-  batch.set_begin_position(begin * kLineBytes);
-  batch.set_end_position(end * kLineBytes);
-  batch.set_begin_line(begin);
-  batch.set_end_line(end);
-  if (begin == end) return;
-  v1::PointColumn& column = *batch.add_columns();
-  column.set_key("train/loss");
-  for (int64_t line = begin; line < end; ++line) {
-    column.add_line(line);
-    column.add_step(line - 1);
-    column.add_time(static_cast<double>(line));
-    column.add_value(ValueOf(token_, rank, line));
-    const bool ends = line == last_line_ || line == fails_at_;
-    if (!ends && !checkpoints_) continue;
-    v1::Event& event = *batch.add_events();
-    event.set_line(line);
-    if (!ends) {
-      event.set_kind(line == 0 ? v1::Event::START : v1::Event::CHECKPOINT);
-      event.set_step(first_step_ + line);
-      continue;
-    }
-    event.set_kind(line == fails_at_ ? v1::Event::ERROR : v1::Event::FINISH);
-    event.set_message("loss is not finite");
-    event.set_parameter_hash("hash");
-    (*event.mutable_metrics())["run/throughput"] = 100;
+// Each rank writes a line.
+void Ranks::Append() {
+  for (int rank = 0; rank < size(); ++rank) {
+    std::ofstream file(absl::StrCat(directory_, "/events-", rank, ".jsonl"), std::ios::app);
+    file << Line(rank);
+    file.close();
+    if (!file) world_.Violation("rank ", rank, " of ", token_, " cannot write a line");
+    ++lines_[rank];
   }
 }
 
-void Ranks::Stop() {
+// Returns the next line of a rank. Each line has a value.
+std::string Ranks::Line(int rank) const {
+  const int64_t line = lines_[rank];
+  std::string fields, throughput;
+  if (last_words_) {
+    fields = absl::StrCat(R"("checkpoint","step":)", first_step_ + line);
+  } else if (line == fails_at_) {
+    fields = R"("error","message":"loss is not finite")";
+  } else if (line == last_line_) {
+    fields = R"("finish","parameter_hash":"hash")";
+    throughput = R"(,"run/throughput":100)";
+  } else if (line == 0) {
+    fields = absl::StrCat(R"("start","resumed_step":)", first_step_);
+  } else if (checkpoints_) {
+    fields = absl::StrCat(R"("checkpoint","step":)", first_step_ + line);
+  } else {
+    fields = absl::StrCat(R"("step","step":)", line - 1);
+  }
+  return absl::StrFormat("{\"time\":%d,\"event\":%s,\"metrics\":{\"train/loss\":%.17g%s}}\n", line, fields,
+                         ValueOf(token_, rank, line), throughput);
+}
+
+void Ranks::Stop(absl::Duration grace) {
   if (!live_) return;
-  const auto end = [this] {
-    if (live_) End(128 + 15);
-  };
-  timers_.After(world_.random.Time(absl::ZeroDuration(), absl::Seconds(5)), end);
+  const absl::Duration ends = world_.random.Time(absl::ZeroDuration(), kEndsWithin);
+  timers_.After(std::min(ends, grace), [this, status = 128 + (ends <= grace ? SIGTERM : SIGKILL)] {
+    if (live_) End(status);
+  });
+}
+
+void Ranks::Notify() {
+  if (!live_) return;
+  timers_.After(world_.random.Time(absl::ZeroDuration(), kEndsWithin), [this] {
+    if (!live_) return;
+    if (checkpoints_ && lines_[0] > 0) {
+      last_words_ = true;
+      model_.CheckpointWritten(run_, first_step_ + lines_[0]);
+      Append();
+      Changed();
+    }
+    if (live_) End(128 + SIGUSR1);
+  });
 }
 
 void Ranks::End(int status) {

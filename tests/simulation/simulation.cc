@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 
 #include "server/core/explain.h"
 #include "tests/simulation/clients.h"
@@ -11,10 +12,10 @@
 namespace scalelab::simulation {
 namespace {
 
-// After the last fault everything ends within this time.
+// After the last fault, all studies must become final within this time.
 constexpr absl::Duration kSettleWithin = absl::Hours(24);
 constexpr absl::Duration kExplainPeriod = absl::Minutes(3);
-// Calls of the scheduler in each hour.
+// Maximum number of calls of the scheduler in an hour.
 constexpr double kMostCalls = 2000;
 
 class Simulation {
@@ -33,7 +34,7 @@ class Simulation {
                         [this](absl::Duration time) { process_.Block(time); },
                         [this](const auto& request) { model_.JobAccepted(request); }}),
         clients_(world_, network_, model_, slurm_.nodes()) {
-    process_.set_scheduler(slurm_);
+    process_.set_scheduler([this] { return slurm_.NewScheduler(); });
     process_.set_events(events_);
   }
 
@@ -64,10 +65,12 @@ class Simulation {
 
  private:
   bool Settled() const {
-    return process_.running() && clients_.Idle() && model_.Settled() && slurm_.LiveJobs().empty();
+    return process_.running() && clients_.Idle() && model_.Settled() &&
+           slurm_.LiveJobs(/*late=*/true).empty();
   }
 
-  // Every study that is not final has a reason for that at every time; every job has an allocation.
+  // Checks that `explain` has a reason for every study that is not final, and that every job
+  // has an allocation.
   void CheckSometimes() {
     world_.queue.After(kExplainPeriod, [this] { CheckSometimes(); });
     CheckJobs();
@@ -93,7 +96,7 @@ class Simulation {
   // A job without a durable allocation would stay in the scheduler for ever.
   void CheckJobs() {
     model_.CheckPending(slurm_.PendingJobs());
-    for (const std::string& token : slurm_.LiveJobs()) {
+    for (const std::string& token : slurm_.LiveJobs(/*late=*/false)) {
       if (!model_.HasAllocation(token))
         world_.Violation("job ", token, " is live, and its allocation is not");
     }
@@ -109,7 +112,8 @@ class Simulation {
     events_.ForEachReadable([this](const std::string& token, const std::vector<int64_t>& lines, bool read) {
       model_.CheckLines(process_.store(), token, lines, read);
     });
-    for (const std::string& token : slurm_.LiveJobs()) world_.Violation("job ", token, " is left in Slurm");
+    for (const std::string& token : slurm_.LiveJobs(/*late=*/true))
+      world_.Violation("job ", token, " is left in Slurm");
     if (CallsPerHour() > kMostCalls) world_.Violation(CallsPerHour(), " calls of the scheduler in an hour");
   }
 
@@ -127,9 +131,11 @@ class Simulation {
 }  // namespace
 
 Result Simulate(uint64_t seed, const std::string& database, bool print_trace) {
+  std::filesystem::current_path(std::filesystem::path(database).parent_path());
+  std::filesystem::remove_all(kRunsDirectory);
   try {
     return Simulation(seed, database, print_trace).Run();
-  } catch (const std::exception& error) {  // it would end the real process
+  } catch (const std::exception& error) {  // the exception would end the real process
     Result result;
     result.violations.push_back(absl::StrCat("exception: ", error.what()));
     return result;

@@ -19,7 +19,7 @@
 namespace scalelab::simulation {
 namespace {
 
-constexpr uint64_t kUsualSeeds = 300;
+constexpr uint64_t kUsualSeeds = 150;
 
 uint64_t NumberOf(const char* variable, uint64_t usual) {
   const char* text = getenv(variable);

@@ -1,18 +1,76 @@
 #include "tests/simulation/slurm.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "server/scheduler/slurm_scheduler.h"
+#include "tests/simulation/process.h"
 
 namespace scalelab::simulation {
 namespace {
 
+using server::CommandResult;
 using server::JobRequest;
 using server::JobStatus;
 
 constexpr absl::Duration kKillWait = absl::Seconds(30);  // between SIGTERM and SIGKILL
 constexpr absl::Duration kMinJobAge = absl::Minutes(5);  // ended jobs are listed for this long
-// Submits of one job. A coordinator that crashes often begins anew with its backoff.
+// Maximum number of submits of one job. It is large, because the backoff of a coordinator begins again
+// after each crash.
 constexpr int kMostSubmits = 300;
+
+CommandResult Success(std::string output) {
+  CommandResult result;
+  result.exit_code = 0;
+  result.out = std::move(output);
+  return result;
+}
+
+CommandResult Failure(const std::string& message) {
+  CommandResult result;
+  result.exit_code = 1;
+  result.err = absl::StrCat("error: ", message, "\n");
+  return result;
+}
+
+CommandResult TimedOut() {
+  CommandResult result;
+  result.timed_out = true;
+  return result;
+}
+
+std::string ClockText(absl::Duration time) {
+  const int64_t seconds = absl::ToInt64Seconds(time);
+  return absl::StrFormat("%d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+// Returns Slurm's name of a state.
+const char* NameOf(JobStatus::State state) {
+  using State = JobStatus::State;
+  switch (state) {
+    case State::kPending:
+      return "PENDING";
+    case State::kRunning:
+      return "RUNNING";
+    case State::kCompleted:
+      return "COMPLETED";
+    case State::kFailed:
+      return "FAILED";
+    case State::kCancelled:
+      return "CANCELLED";
+    case State::kTimeout:
+      return "TIMEOUT";
+    case State::kPreempted:
+      return "PREEMPTED";
+    default:
+      return "NODE_FAIL";
+  }
+}
 
 }  // namespace
 
@@ -27,21 +85,98 @@ Slurm::Slurm(World& world, Hooks hooks) : world_(world), hooks_(std::move(hooks)
   if (world_.random.Chance(0.5)) AddForeignJob();
 }
 
-// --- Calls of the coordinator
+// --- The scheduler of the service
 
-absl::Status Slurm::BeginCall(const char* what) {
+// The real scheduler. Records the request of each job, because the batch script is not interpreted.
+class Slurm::Scheduler final : public server::Scheduler {
+ public:
+  Scheduler(Slurm& slurm, std::unique_ptr<server::Scheduler> real) : slurm_(slurm), real_(std::move(real)) {}
+  std::string name() const override { return real_->name(); }
+  server::Capacity capacity() const override { return real_->capacity(); }
+  absl::StatusOr<std::string> Submit(const JobRequest& request) override {
+    slurm_.requests_[request.token] = request;
+    return real_->Submit(request);
+  }
+  std::string Script(const JobRequest& request) const override { return real_->Script(request); }
+  absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    return real_->Poll(tokens);
+  }
+  absl::StatusOr<server::ClusterView> View() override { return real_->View(); }
+  absl::Status Cancel(const std::vector<std::string>& tokens) override {
+    slurm_.cancelling_ = {tokens.begin(), tokens.end()};
+    absl::Status status = real_->Cancel(tokens);
+    slurm_.cancelling_.clear();
+    return status;
+  }
+
+ private:
+  Slurm& slurm_;
+  const std::unique_ptr<server::Scheduler> real_;
+};
+
+std::unique_ptr<server::Scheduler> Slurm::NewScheduler() {
+  server::SlurmSchedulerOptions options;
+  options.script.runs_dir = kRunsDirectory;
+  options.now = [this] { return absl::UnixEpoch() + world_.queue.Steady(); };
+  options.wall = [this] { return world_.queue.Wall(); };
+  options.runner = this;
+  cancelling_.clear();  // a crash ends a call
+  starting_ = true;
+  auto real = server::NewSlurmScheduler(std::move(options));
+  starting_ = false;
+  return std::make_unique<Scheduler>(*this, *std::move(real));
+}
+
+// --- Slurm's programs
+
+absl::StatusOr<CommandResult> Slurm::Run(const std::vector<std::string>& argv, const std::string&,
+                                         const std::vector<std::string>&, absl::Duration) {
+  const std::string& program = argv[0];
+  std::string name;
+  std::set<std::string> ids;
+  for (size_t i = 1; i < argv.size(); ++i) {
+    absl::string_view argument = argv[i];
+    if (absl::ConsumePrefix(&argument, "--name=") || absl::ConsumePrefix(&argument, "--job-name=")) {
+      name = std::string(argument);
+    } else if (!absl::StartsWith(argument, "-")) {
+      ids.insert(argv[i]);
+    }
+  }
+  if (!BeginCall(program)) return Failure("Unable to contact slurm controller (connect failure)");
+  CommandResult result = Success("");
+  if (program == "sbatch") {
+    result = Sbatch(name);
+  } else if (program == "squeue") {
+    result = Squeue(name);
+  } else if (program == "scancel") {
+    result = Scancel(name, ids);
+  } else if (program == "sinfo") {
+    result.out = Sinfo();
+  } else {
+    result.out = "ClusterName = simulation\nMessageTimeout = 10 sec\n";  // scontrol show config
+  }
+  EndCall();
+  return result;
+}
+
+// Returns whether the controller answers.
+bool Slurm::BeginCall(const std::string& program) {
+  if (starting_) return true;
+  ++(program == "sbatch"    ? submits_
+     : program == "squeue"  ? polls_
+     : program == "scancel" ? cancels_
+                            : views_);
   hooks_.maybe_crash();
   if (world_.faults.Occurs(Fault::kSlurmSlow))
     hooks_.block(world_.random.Time(absl::Seconds(1), absl::Seconds(25)));
-  if (world_.queue.Steady() < away_until_) {
-    hooks_.block(world_.random.Time(absl::ZeroDuration(), absl::Seconds(10)));
-    world_.Trace("slurm: no answer to ", what);
-    return absl::UnavailableError("Slurm does not answer");
-  }
-  return absl::OkStatus();
+  if (world_.queue.Steady() >= away_until_) return true;
+  hooks_.block(world_.random.Time(absl::ZeroDuration(), absl::Seconds(10)));
+  world_.Trace("slurm: no answer to ", program);
+  return false;
 }
 
 void Slurm::EndCall() {
+  if (starting_) return;
   if (world_.faults.Occurs(Fault::kSlurmSlow))
     hooks_.block(world_.random.Time(absl::Seconds(1), absl::Seconds(25)));
   hooks_.maybe_crash();
@@ -58,88 +193,98 @@ bool Slurm::Refuses() {
   return true;
 }
 
-absl::StatusOr<std::string> Slurm::Submit(const JobRequest& request) {
-  ++submits_;
-  if (++submits_of_[request.token] == kMostSubmits)
-    world_.Violation("job ", request.token, " was submitted ", kMostSubmits, " times");
-  if (auto s = BeginCall("submit"); !s.ok()) return s;
-  if (const auto it = jobs_.find(request.token); it != jobs_.end()) return it->second->id;
+// Accepts a second job of a name: only the service prevents that. A late job may become visible between squeue and sbatch.
+CommandResult Slurm::Sbatch(const std::string& name) {
+  if (++submits_of_[name] == kMostSubmits)
+    world_.Violation("job ", name, " was submitted ", kMostSubmits, " times");
   if (Refuses()) {
-    world_.Trace("slurm: refuses ", request.token, " for a limit");
-    return absl::ResourceExhaustedError("QOSMaxSubmitJobPerUserLimit");
+    world_.Trace("slurm: refuses ", name, " for a limit");
+    return Failure("QOSMaxSubmitJobPerUserLimit");
   }
   if (world_.faults.Occurs(Fault::kSubmitRefusedEver)) {
-    world_.Trace("slurm: refuses ", request.token);
-    return absl::InvalidArgumentError("Invalid qos specification");
+    world_.Trace("slurm: refuses ", name);
+    return Failure("Batch job submission failed: Invalid qos specification");
   }
+  for (const auto& [id, job] : jobs_) {
+    if (job->request.token == name && !job->late && !IsOver(job->state))
+      world_.Violation("job ", name, " is submitted again although squeue lists job ", id);
+  }
+  const JobRequest request = requests_.at(name);
   hooks_.accepting(request);
+  if (world_.faults.Occurs(Fault::kSubmitLate)) {
+    world_.queue.After(world_.random.Time(absl::Seconds(1), absl::Minutes(5)),
+                       [this, request] { Accept(request, /*late=*/true); });
+    return TimedOut();
+  }
+  Accept(request, /*late=*/false);
+  if (world_.faults.Occurs(Fault::kSubmitUnanswered)) return TimedOut();
+  return Success(absl::StrCat(number_, "\n"));
+}
+
+void Slurm::Accept(const JobRequest& request, bool late) {
   auto job = std::make_shared<Job>();
   job->request = request;
-  job->id = absl::StrCat(++number_);
-  jobs_[request.token] = job;
+  job->id = ++number_;
+  job->late = late;
+  jobs_[job->id] = job;
   order_.push_back(job);
-  world_.Trace("slurm: accepts ", request.token, " as job ", job->id, ", ", request.nodes, " nodes");
+  world_.Trace("slurm: accepts ", request.token, late ? " late" : "", " as job ", job->id, ", ",
+               request.nodes, " nodes");
   ScheduleSoon();
-  const bool unanswered = world_.faults.Occurs(Fault::kSubmitUnanswered);
-  EndCall();
-  if (unanswered) return absl::UnavailableError("sbatch timed out");
-  return job->id;
 }
 
-JobStatus Slurm::StatusOf(const std::string& token) const {
-  JobStatus status;
-  status.token = token;
-  const auto it = jobs_.find(token);
-  if (it == jobs_.end()) return status;
-  const Job& job = *it->second;
-  status.external_id = job.id;
-  status.state = job.state;
-  if (job.state == State::kPending) status.reason = "waits for free resources (Resources)";
-  if (job.state == State::kRunning) {
-    status.ending = job.completing;
-    status.suspended = job.suspended;
-    status.ends_at = world_.queue.TrueWall() + (job.started + job.request.time_limit - world_.queue.Steady());
+CommandResult Slurm::Squeue(const std::string& name) {
+  CommandResult result = Success("");
+  for (const auto& [id, job] : jobs_) {
+    if (name.empty() || job->request.token == name) result.out += Row(*job);
   }
-  if (IsOver(job.state)) status.reason = absl::StrCat("ended as ", static_cast<int>(job.state));
-  status.from_outside = job.state == State::kCancelled && job.cancelled_outside;
-  return status;
+  return result;
 }
 
-absl::StatusOr<std::vector<JobStatus>> Slurm::Poll(const std::vector<std::string>& tokens) {
-  ++polls_;
-  if (auto s = BeginCall("poll"); !s.ok()) return s;
-  std::vector<JobStatus> statuses;
-  for (const std::string& token : tokens) statuses.push_back(StatusOf(token));
-  EndCall();
-  return statuses;
+// Returns a line with the columns server::kSqueueColumns.
+std::string Slurm::Row(const Job& job) const {
+  const absl::Duration now = world_.queue.Steady();
+  const bool over = IsOver(job.state);
+  std::string end = "N/A";
+  if (over || job.state == State::kRunning) {
+    const absl::Duration at = over ? job.ended : job.started + job.request.time_limit;
+    end = absl::StrCat(absl::ToUnixSeconds(world_.queue.TrueWall() + (at - now)));
+  }
+  const bool started = !job.node_list.empty();
+  const absl::Duration used = started ? (over ? job.ended : now) - job.started : absl::ZeroDuration();
+  const char* const state = job.completing ? "COMPLETING" : job.suspended ? "SUSPENDED" : NameOf(job.state);
+  return absl::StrCat(job.id, "|", geteuid() + (job.foreign ? 1 : 0), "|", state, " N/A|",
+                      job.state == State::kPending ? "Resources" : "None", "|", job.exit_status << 8, "|",
+                      end, "|", ClockText(used), "|", ClockText(job.request.time_limit), "|",
+                      started ? job.node_list : "(null)", "|", job.request.token, "\n");
 }
 
-absl::StatusOr<server::ClusterView> Slurm::View() {
-  ++views_;
-  if (auto s = BeginCall("view"); !s.ok()) return s;
-  server::ClusterView view;
-  for (const auto& [name, idle] : idle_)
-    view.nodes.push_back({name, {}, idle ? "IDLE" : "ALLOCATED", "", 8, 0, 0, 0, 0});
-  EndCall();
-  return view;
-}
-
-absl::Status Slurm::Cancel(const std::vector<std::string>& tokens) {
-  ++cancels_;
-  if (auto s = BeginCall("cancel"); !s.ok()) return s;
+CommandResult Slurm::Scancel(const std::string& name, const std::set<std::string>& ids) {
   const bool fails = world_.faults.Occurs(Fault::kCancelFails);
-  for (const std::string& token : tokens) {
-    if (const auto it = jobs_.find(token); it != jobs_.end()) it->second->cancel_asked = true;
+  for (const auto& [id, job] : std::map(jobs_)) {
+    if (!name.empty() && job->request.token != name) continue;
+    if ((name.empty() || !ids.empty()) && !ids.contains(absl::StrCat(id))) continue;
+    job->cancel_asked = true;
     if (fails && world_.random.Chance(0.5)) continue;
-    const auto it = jobs_.find(token);
-    if (it == jobs_.end()) continue;
-    if (it->second->foreign) world_.Violation("the job ", token, " of another user was cancelled");
-    it->second->cancelled_by_service = true;
-    world_.Trace("slurm: cancels ", token);
-    EndBy(it->second, State::kCancelled, kKillWait);
+    if (job->foreign) world_.Violation("job ", id, " of another user was cancelled");
+    // Slurm has a second job of a name only after a second sbatch.
+    if (!cancelling_.contains(job->request.token) && submits_of_[job->request.token] < 2)
+      world_.Violation("job ", id, " of ", job->request.token,
+                       " is cancelled, and the service did not ask for that");
+    world_.Trace("slurm: cancels job ", id, " of ", job->request.token);
+    EndBy(job, State::kCancelled, kKillWait);
   }
-  EndCall();
-  return fails ? absl::UnavailableError("scancel timed out") : absl::OkStatus();
+  return fails ? TimedOut() : Success("");
+}
+
+// Returns lines with the columns server::kSinfoColumns.
+std::string Slurm::Sinfo() const {
+  std::string text;
+  for (const auto& [name, idle] : idle_) {
+    absl::StrAppend(&text, name, "|main*|up|infinite|", idle ? "idle|0/8/0/8" : "allocated|8/0/0/8",
+                    "|16000|(null)|(null)|none\n");
+  }
+  return text;
 }
 
 // --- The cluster
@@ -156,6 +301,12 @@ void Slurm::StartJobs() {
   const std::vector<JobPointer> order = order_;
   for (const JobPointer& job : order) {
     if (job->state != State::kPending || job->forgotten) continue;
+    // --dependency=singleton
+    const bool waits = std::any_of(order.begin(), order.end(), [&](const JobPointer& other) {
+      return other->request.token == job->request.token && other->state == State::kRunning &&
+             !other->forgotten;
+    });
+    if (waits) continue;
     const auto idle = std::count_if(idle_.begin(), idle_.end(), [](const auto& node) { return node.second; });
     if (idle >= job->request.nodes) Start(job);
   }
@@ -168,6 +319,7 @@ void Slurm::Start(const JobPointer& job) {
   }
   job->state = State::kRunning;
   job->started = world_.queue.Steady();
+  job->node_list = absl::StrJoin(job->nodes, ",");
   const int incarnation = ++job->incarnation;
   world_.Trace("slurm: starts ", job->request.token, " on ", job->nodes.size(), " nodes");
   const auto then = [job, incarnation](auto what) {
@@ -182,14 +334,8 @@ void Slurm::Start(const JobPointer& job) {
   }
   job->processes = hooks_.launch(job->request, job->nodes, [this, job, incarnation](int status) {
     if (job->incarnation != incarnation) return;
-    if (job->ends_as == State::kUnknown) {
-      const absl::Duration limit = job->request.time_limit;
-      const absl::Duration used = world_.queue.Steady() - job->started;
-      const absl::Duration warned = limit - server::WarningBeforeEnd(limit) - absl::Seconds(35);
-      job->ends_as = used >= std::max(warned, limit / 2) ? State::kTimeout
-                     : status == 0                       ? State::kCompleted
-                                                         : State::kFailed;
-    }
+    job->exit_status = status;
+    if (job->ends_as == State::kUnknown) job->ends_as = status == 0 ? State::kCompleted : State::kFailed;
     Complete(job);
   });
   const absl::Duration limit = job->request.time_limit;
@@ -206,7 +352,7 @@ void Slurm::EndBy(const JobPointer& job, State state, absl::Duration grace) {
   job->completing = true;
   if (job->suspended) job->processes->Suspend(false);
   job->suspended = false;
-  // A node that does not answer ends its processes late. One that has failed has none any more.
+  // A node that does not answer ends its processes late. A node that has failed has no processes.
   absl::Duration late = absl::ZeroDuration();
   if (state != State::kNodeFail && !job->forgotten && world_.faults.Occurs(Fault::kLongCompleting))
     late = world_.random.Time(absl::Seconds(10), absl::Minutes(6));
@@ -234,14 +380,14 @@ void Slurm::Complete(const JobPointer& job) {
   world_.queue.After(cleaning, [this, job] {
     job->completing = false;
     job->state = job->ends_as;
+    job->ended = world_.queue.Steady();
     for (const std::string& node : std::exchange(job->nodes, {})) idle_[node] = true;
     std::erase(order_, job);
     world_.Trace("slurm: ", job->request.token, " has ended as ", static_cast<int>(job->state));
     ScheduleSoon();
     world_.queue.After(kMinJobAge, [this, job] {
       job->processes.reset();
-      if (const auto it = jobs_.find(job->request.token); it != jobs_.end() && it->second == job)
-        jobs_.erase(it);
+      jobs_.erase(job->id);
     });
   });
 }
@@ -258,7 +404,7 @@ void Slurm::Requeue(const JobPointer& job) {
 // The controller loses its record of the job; the nodes end its processes when they notice.
 void Slurm::Forget(const JobPointer& job) {
   job->forgotten = true;
-  jobs_.erase(job->request.token);
+  jobs_.erase(job->id);
   if (job->state != State::kRunning) {
     std::erase(order_, job);
     return;
@@ -267,10 +413,10 @@ void Slurm::Forget(const JobPointer& job) {
     EndBy(job, State::kCancelled, world_.random.Time(absl::ZeroDuration(), absl::Seconds(20)));
 }
 
-std::vector<std::string> Slurm::LiveJobs() const {
+std::vector<std::string> Slurm::LiveJobs(bool late) const {
   std::vector<std::string> live;
   for (const JobPointer& job : order_) {
-    if (!job->foreign && !job->forgotten) live.push_back(job->request.token);
+    if (!job->foreign && !job->forgotten && (late || !job->late)) live.push_back(job->request.token);
   }
   return live;
 }
@@ -278,7 +424,7 @@ std::vector<std::string> Slurm::LiveJobs() const {
 std::vector<std::string> Slurm::PendingJobs() const {
   std::vector<std::string> pending;
   for (const JobPointer& job : order_) {
-    if (job->incarnation == 0 && !IsOver(job->state) && !job->foreign && !job->forgotten &&
+    if (job->incarnation == 0 && !IsOver(job->state) && !job->foreign && !job->forgotten && !job->late &&
         !job->cancel_asked)
       pending.push_back(job->request.token);
   }
@@ -290,11 +436,11 @@ void Slurm::AddForeignJob() {
     if (world_.faults.Over()) return;
     auto job = std::make_shared<Job>();
     job->foreign = true;
-    job->id = absl::StrCat(++number_);
+    job->id = ++number_;
     job->request.token = absl::StrCat("foreign-", number_);
     job->request.nodes = static_cast<int>(world_.random.Between(1, nodes()));
     job->request.time_limit = world_.random.Time(absl::Seconds(10), absl::Minutes(5));
-    jobs_[job->request.token] = job;
+    jobs_[job->id] = job;
     order_.push_back(job);
     ScheduleSoon();
     AddForeignJob();
@@ -347,7 +493,6 @@ void Slurm::Strike(Fault fault) {
     case Fault::kNodeFails:
       return EndBy(job, State::kNodeFail, absl::ZeroDuration());
     case Fault::kCancelledOutside:
-      job->cancelled_outside = !job->cancelled_by_service;
       return EndBy(job, State::kCancelled, kKillWait);
     case Fault::kWorkerCrash:
       return job->processes->CrashOne();

@@ -1,4 +1,5 @@
-// A simulated Slurm: nodes, a queue, time limits, jobs of other users, and what can go wrong with them.
+// A simulated Slurm: nodes, a queue, time limits, jobs of other users, and their faults. The real scheduler of the
+// service (server/scheduler) calls its programs.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/command/command_runner.h"
 #include "server/scheduler/scheduler.h"
 #include "tests/simulation/world.h"
 
@@ -23,7 +25,7 @@ class JobProcesses {
   virtual void CrashOne() = 0;             // one worker crashes
 };
 
-class Slurm final : public server::Scheduler {
+class Slurm final : public server::CommandRunner {
  public:
   // Starts the processes of a job; `ended` is called once, when all of them have ended by themselves.
   using Launch = std::function<std::unique_ptr<JobProcesses>(const server::JobRequest& request,
@@ -38,16 +40,16 @@ class Slurm final : public server::Scheduler {
 
   Slurm(World& world, Hooks hooks);
 
-  std::string name() const override { return "slurm"; }
-  server::Capacity capacity() const override { return {}; }
-  absl::StatusOr<std::string> Submit(const server::JobRequest& request) override;
-  std::string Script(const server::JobRequest&) const override { return ""; }
-  absl::StatusOr<std::vector<server::JobStatus>> Poll(const std::vector<std::string>& tokens) override;
-  absl::StatusOr<server::ClusterView> View() override;
-  absl::Status Cancel(const std::vector<std::string>& tokens) override;
+  // Returns the real scheduler of the service, for one life of the service's process. This object must outlive it.
+  std::unique_ptr<server::Scheduler> NewScheduler();
+  // Runs one of Slurm's programs.
+  absl::StatusOr<server::CommandResult> Run(const std::vector<std::string>& argv, const std::string& input,
+                                            const std::vector<std::string>& variables,
+                                            absl::Duration timeout) override;
 
-  // Returns the jobs of the service that have not ended.
-  std::vector<std::string> LiveJobs() const;
+  // Returns the jobs of the service that have not ended. `late`: also those that Slurm accepted minutes after sbatch had
+  // failed, which the service may not expect any more.
+  std::vector<std::string> LiveJobs(bool late) const;
   int64_t calls() const { return submits_ + polls_ + cancels_ + views_; }
   int64_t submits() const { return submits_; }
   int64_t polls() const { return polls_; }
@@ -60,23 +62,33 @@ class Slurm final : public server::Scheduler {
   using State = server::JobStatus::State;
   struct Job {
     server::JobRequest request;
-    std::string id;
+    int id = 0;
     State state = State::kPending;
     bool foreign = false;
     bool completing = false, suspended = false, forgotten = false;
-    bool cancel_asked = false, cancelled_by_service = false, cancelled_outside = false;
+    bool late = false;
+    bool cancel_asked = false;
     State ends_as = State::kUnknown;
-    int incarnation = 0;  // grows when the job starts, is requeued or ends
-    absl::Duration started;
+    int incarnation = 0;  // increases when the job starts, is requeued or ends
+    absl::Duration started, ended;
+    int exit_status = 0;
     std::vector<std::string> nodes;
+    std::string node_list;  // of the last start; empty before
     std::unique_ptr<JobProcesses> processes;
   };
   using JobPointer = std::shared_ptr<Job>;
 
-  absl::Status BeginCall(const char* what);
+  class Scheduler;
+
+  bool BeginCall(const std::string& program);
   bool Refuses();
   void EndCall();
-  server::JobStatus StatusOf(const std::string& token) const;
+  server::CommandResult Sbatch(const std::string& name);
+  void Accept(const server::JobRequest& request, bool late);
+  server::CommandResult Squeue(const std::string& name);
+  std::string Row(const Job& job) const;
+  server::CommandResult Scancel(const std::string& name, const std::set<std::string>& ids);
+  std::string Sinfo() const;
   void ScheduleSoon();
   void StartJobs();
   void Start(const JobPointer& job);
@@ -91,15 +103,18 @@ class Slurm final : public server::Scheduler {
 
   World& world_;
   const Hooks hooks_;
-  std::map<std::string, JobPointer> jobs_;  // that are listed, by name
-  std::vector<JobPointer> order_;           // of submission; not ended
-  std::map<std::string, bool> idle_;        // nodes
-  std::map<std::string, int> submits_of_;   // by name
+  std::map<int, JobPointer> jobs_;                      // that are listed, by id
+  std::map<std::string, server::JobRequest> requests_;  // of the service, by name
+  std::vector<JobPointer> order_;          // jobs that have not ended, in the order of submission
+  std::map<std::string, bool> idle_;       // nodes
+  std::map<std::string, int> submits_of_;  // by name
   absl::Duration away_until_ = absl::ZeroDuration();
-  absl::Duration limit_until_ = absl::ZeroDuration();  // until when it refuses all jobs for a limit
+  // Slurm refuses all jobs because of a limit until this time.
+  absl::Duration limit_until_ = absl::ZeroDuration();
   int number_ = 0;
-  bool scheduling_ = false;
+  bool scheduling_ = false, starting_ = false;
   int64_t submits_ = 0, polls_ = 0, cancels_ = 0, views_ = 0;
+  std::set<std::string> cancelling_;  // names in the call of Scheduler::Cancel in progress
 };
 
 }  // namespace scalelab::simulation

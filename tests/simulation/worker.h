@@ -1,4 +1,5 @@
-// A simulated worker: follows the protocol as worker/agent.cc, worker/attempt.cc and worker/event_follower.cc do.
+// The simulated process of a worker: the real agent with its attempts, its event follower and its heartbeats, on an event loop
+// that is stepped. Its network, its ranks and what can happen to a process are simulated.
 #pragma once
 
 #include <functional>
@@ -12,95 +13,76 @@
 #include "tests/simulation/slurm.h"
 #include "tests/simulation/timers.h"
 #include "tests/simulation/world.h"
+#include "worker/agent.h"
+#include "worker/heartbeats.h"
 
 namespace scalelab::simulation {
 
-// What workers use.
+using Desired = v1::SynchronizeResponse::DesiredAttempt;
+
+// The parts of the simulation that all workers use.
 struct Site {
   World& world;
   Network& network;
   Model& model;
   Directories& directories;
+  std::map<std::string, Desired> attempts = {};  // attempts that workers have received, by token
 };
 
 class Worker {
  public:
-  using Desired = v1::SynchronizeResponse::DesiredAttempt;
-
+  // `exited` is called once if the process exits by itself. `wrote` is called when ranks that it has launched have
+  // written lines or have ended.
   Worker(Site& site, std::string allocation, std::string node, int node_index,
-         std::function<void(int status)> exited);
+         std::function<void(int status)> exited, std::function<void()> wrote);
+  ~Worker();
 
-  void Start() { Sync(); }
-  void Leave();  // SIGTERM
+  // Starts the process after `delay`.
+  void Start(absl::Duration delay);
+  void Leave();                // SIGTERM
+  void Suspend(bool suspend);  // SIGSTOP, SIGCONT
+  void Kill();                 // SIGKILL; its ranks continue
+  // Call it when the event loop or the heartbeats may have to run earlier than planned.
+  void Rearm();
+  // Returns the ranks that this worker has launched. They may have ended.
+  const std::vector<std::shared_ptr<Ranks>>& ranks() const { return ranks_; }
+
+  // The methods below are for the objects of the process, such as WorkerClient.
+  Site& site() { return site_; }
   Timers& timers() { return timers_; }
-  // Adds the ranks that this worker has launched.
-  void AddRanks(std::vector<std::shared_ptr<Ranks>>& ranks) const;
+  const std::string& allocation() const { return allocation_; }
+  const std::string& node() const { return node_; }
+  int queue_limit() const { return queue_limit_; }
+  void AddRanks(std::shared_ptr<Ranks> ranks);
+  // Runs `call` on the event loop.
+  void Post(std::function<void()> call);
+  // Record that the worker has called Synchronize, or that it makes no further calls of it.
+  void NoteCall() { last_call_ = world_.queue.Steady(); }
+  void NoteSilence() { last_call_ = absl::InfiniteDuration(); }
 
  private:
-  enum class Phase { kPreparing, kRunning, kDraining, kEnded };
-  // The event file of one rank.
-  struct Stream {
-    int rank;
-    int64_t durable = 0;
-    bool known = false, fenced = false;
-  };
-  struct Attempt {
-    Desired desired;
-    Phase phase = Phase::kPreparing;
-    bool begun = false, launches = false, stopping = false, abandoned = false;
-    bool sending = false, send_due = false;
-    int failures = 0;
-    int exit_status = 0;
-    v1::Attempt::Cause cause = v1::Attempt::CAUSE_UNSPECIFIED;
-    std::string message;
-    std::shared_ptr<Ranks> ranks;
-    std::vector<Stream> streams;
-  };
-  using AttemptPointer = std::shared_ptr<Attempt>;
+  struct Core;
 
-  void Sync();
-  void ScheduleSync(absl::Duration within);
-  void OnSynchronized(uint64_t number, absl::StatusOr<v1::SynchronizeResponse> response);
-  void Apply(const v1::SynchronizeResponse& response);
-  v1::SynchronizeRequest Request() const;
-  bool AllEnded() const;
-  void Quit(int status);
-  void ExitIfQuiet();
-  absl::Duration Backoff(int failures);
-
-  // Implemented in worker_attempt.cc.
-  void Add(const Desired& desired);
-  void BeginNext();
-  void Begin(const AttemptPointer& attempt);
-  void Launch(const AttemptPointer& attempt);
-  void Stop(const AttemptPointer& attempt);
-  void Abandon(const AttemptPointer& attempt);
-  void OnRanksChanged(const AttemptPointer& attempt);
-  void End(const AttemptPointer& attempt);
-  void Fail(const AttemptPointer& attempt, v1::Attempt::Cause cause, int status, std::string message);
-  void SendSoon(const AttemptPointer& attempt, absl::Duration within);
-  void Send(const AttemptPointer& attempt);
-  void OnAnswer(const AttemptPointer& attempt, const v1::ReportEventsRequest& sent,
-                const absl::StatusOr<v1::ReportEventsResponse>& answer);
-  void EndIfDrained(const AttemptPointer& attempt);
+  void Step();
+  void StepHeartbeats();
+  void Hang();
+  void Block();
+  void CheckHeartbeats();
 
   Site& site_;
   World& world_;
   const std::string allocation_, node_;
-  const int node_index_;
-  const std::string instance_;
-  std::function<void(int)> exited_;
-  std::map<std::string, AttemptPointer> attempts_;
   const int queue_limit_;
-  std::vector<AttemptPointer> turns_;  // attempts that begin one after another
-  int64_t generation_ = 0;
-  bool terminate_ = false, leaving_ = false, quitting_ = false, goodbye_ = false, leave_timer_ = false;
-  int status_ = 0;
-  uint64_t sync_number_ = 0, timer_number_ = 0;
-  absl::Duration sync_due_ = absl::InfiniteDuration();
-  absl::Duration sync_sent_ = absl::ZeroDuration(), last_contact_;
-  int failures_ = 0;
+  std::function<void(int)> exited_;
+  const std::function<void()> wrote_;
+  std::vector<std::shared_ptr<Ranks>> ranks_;
+  bool blocked_ = false;
+  absl::Duration step_due_ = absl::InfiniteDuration(), heartbeat_due_ = absl::InfiniteDuration();
+  uint64_t step_number_ = 0, heartbeat_number_ = 0;
+  // Time of the last call of Synchronize; infinite: no call is expected.
+  absl::Duration last_call_ = absl::InfiniteDuration();
   Timers timers_;
+  std::unique_ptr<Core> core_;  // null after the end of the process
   const std::shared_ptr<int> alive_ = std::make_shared<int>();
 };
 

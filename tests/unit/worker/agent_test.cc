@@ -16,11 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "tests/fakes/wall_clock.h"
 #include "tests/unit/worker/temp_dir.h"
+#include "worker/node_info.h"
+#include "worker/process/process_tree.h"
 
 namespace scalelab::worker {
 namespace {
 
-// A worker ends all processes on the machine that carry the token of its attempt, also those of another test.
+// Tokens must be unique, because a worker ends all processes on the machine that have the token of its
+// attempt, even those of another test.
 const std::string kToken = absl::StrCat("t-", getpid());
 
 using ::testing::HasSubstr;
@@ -211,7 +214,7 @@ TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
             generation_);
 }
 
-// Otherwise the coordinator would take a run that ends early for one on other software.
+// Otherwise the coordinator would conclude that a run that ends early used other software.
 TEST_F(AgentTest, ReportsTheEndOnlyWhenTheVersionsOfTheTrainerAreKnown) {
   frameworks_.clear();
   frameworks_.push_back(NewNativeFramework("/bin/true"));
@@ -239,6 +242,64 @@ TEST_F(AgentTest, ReportsTheEndOnlyWhenTheVersionsOfTheTrainerAreKnown) {
   Answer(desired);
   WaitForPoll([&](const auto& request) { return state_of(request, "native") == AttemptStatus::ENDED; });
   agent_.reset();
+}
+
+TEST_F(AgentTest, ReportsTheCodeOfAProgramAndItsEndWhenGitHasEnded) {
+  Append(dir_ / "train.py", "print(1)\n");
+  std::filesystem::create_directories(dir_ / ".git/refs/heads");
+  Append(dir_ / ".git/HEAD", "ref: refs/heads/main\n");
+  Append(dir_ / ".git/refs/heads/main", "0123456789012345678901234567890123456789\n");
+  provenance_.OnDiff([this] { agent_->Refresh(); });
+  provenance_.AskTrainer(processes_, [] {});  // otherwise provenance.json would wait for its versions
+  StartAgent();
+  v1::SynchronizeResponse desired = Desired({kToken});
+  desired.mutable_attempts(0)->mutable_spec()->add_command(dir_ / "train.py");
+  AnswerPoll(desired);
+  auto& program = WaitForJob(2);
+  program.started(100);
+  const v1::CodeSnapshot running = WaitForState(AttemptStatus::RUNNING).code();
+  ASSERT_EQ(running.files_size(), 1);
+  EXPECT_EQ(running.files(0).path(), dir_ / "train.py");
+  EXPECT_EQ(running.git_commit(), "0123456789012345678901234567890123456789");
+  EXPECT_FALSE(running.has_git_dirty());
+
+  program.ended({});
+  ASSERT_TRUE(Wait([&] { return std::filesystem::exists(dir_ / (kToken + "/exit.json")); }));
+  AnswerPoll(desired);
+  EXPECT_EQ(WaitForPoll([](const auto&) { return true; }).attempts(0).state(), AttemptStatus::RUNNING);
+  const auto& git = processes_.jobs[0];
+  Append(git.job.commands[0].output, "+print(2)\n");
+  git.ended({});
+  const v1::CodeSnapshot ended = WaitForState(AttemptStatus::ENDED).code();
+  EXPECT_TRUE(ended.git_dirty());
+  EXPECT_EQ(ended.diff_path(), dir_ / (kToken + "/code.diff"));
+  const auto written = nlohmann::json::parse(ReadAll(dir_ / (kToken + "/provenance.json")));
+  EXPECT_EQ(written["code"]["git"]["commit"], running.git_commit());
+}
+
+// The next attempt is prepared while another one runs.
+TEST_F(AgentTest, TheCodeIsThatOfTheTimeWhenAnAttemptBegins) {
+  Append(dir_ / "train.py", "print(1)\n");
+  provenance_.AskTrainer(processes_, [] {});  // otherwise provenance.json would wait for its versions
+  StartAgent();
+  v1::SynchronizeResponse desired = Desired({"a", "b"});
+  for (auto& attempt : *desired.mutable_attempts()) {
+    attempt.set_in_turn(true);
+    attempt.mutable_spec()->add_command(dir_ / "train.py");
+  }
+  AnswerPoll(desired);
+  WaitForJob().started(100);
+  ASSERT_TRUE(Wait([&] { return std::filesystem::exists(dir_ / "b/provenance.json"); }));
+  Append(dir_ / "train.py", "print(2)\n");
+  processes_.jobs[0].ended({});
+  WaitForJob(2).started(101);
+  const auto request = WaitForPoll([](const auto& r) {
+    return r.attempts_size() == 2 && r.attempts(1).state() == AttemptStatus::RUNNING;
+  });
+  EXPECT_EQ(request.attempts(0).code().files(0).sha256(), Sha256("print(1)\n"));
+  EXPECT_EQ(request.attempts(1).code().files(0).sha256(), Sha256("print(1)\nprint(2)\n"));
+  const auto written = nlohmann::json::parse(ReadAll(dir_ / "b/provenance.json"));
+  EXPECT_EQ(written["code"]["files"][0]["sha256"], Sha256("print(1)\nprint(2)\n"));
 }
 
 TEST_F(AgentTest, ReportsTheEndOnlyWhenEveryLineIsDurable) {
@@ -321,8 +382,8 @@ TEST_F(AgentTest, FollowsWithoutLaunchingOnTheOtherNodesOfAnAttempt) {
   EXPECT_EQ(client_.reports.front().request.batches(0).rank(), 1);
   AcceptReport();
 
-  // Here its ranks are not descendants of the worker. They are found by their tag and ended before the
-  // attempt has ended, the one that ignores SIGTERM by SIGKILL.
+  // Here its ranks are not descendants of the worker. The worker finds them by their tag, and ends them
+  // before the attempt ends. It kills the rank that ignores SIGTERM with SIGKILL.
   const pid_t rank = fork();
   if (rank == 0) {
     setenv("SCALELAB_ATTEMPT", kToken.c_str(), 1);
@@ -531,7 +592,7 @@ TEST_F(AgentTest, LeavesEvenIfNobodyAnswers) {
   ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
 }
 
-// --- Attempts that are assigned ahead
+// --- Attempts that are assigned in advance
 
 class AgentTurnsTest : public AgentTest {
  protected:
@@ -564,7 +625,8 @@ TEST_F(AgentTurnsTest, OneBeginsWhenNoProcessOfTheOtherIsLeftWithoutACall) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "b/launch.json"));
   Append(dir_ / "a/events-0.jsonl", "{\"time\":1,\"event\":\"finish\"}\n");
   processes_.jobs[0].ended({});
-  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");  // nobody has answered, and no event is stored
+  // The job begins although no call was answered and no event is stored.
+  EXPECT_EQ(WaitForJob(2).job.tag, "SCALELAB_ATTEMPT=b");
   EXPECT_EQ(processes_.jobs.size(), 2u);
   processes_.jobs[1].started(101);
   processes_.jobs[1].ended({});
@@ -641,7 +703,7 @@ class AgentNoiseTest : public AgentTest {
     }
     return response;
   }
-  // Runs one attempt to its end. Returns what the node showed.
+  // Runs one attempt to its end. Returns the measured noise of the node.
   v1::NodeNoise RunOne(double interval, const std::string& token = kToken, size_t number = 1) {
     Answer(Guarded({token}, interval));
     WaitForJob(number).started(100);

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/node_info.h"
 
 namespace scalelab::worker {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // Executes a command of the shell. Returns its output without the last line break.
@@ -32,6 +36,15 @@ class CodeSnapshotTest : public ::testing::Test {
                    "first")
                       .c_str()) == 0;
   }
+  // Returns what the command for the difference prints, followed by its status, or by the output of `more`.
+  std::string Difference(const std::string& more = "") {
+    std::string line;
+    for (const std::string& word : DiffCommand(SnapshotOf({dir_ / "train.py"}, hashes_).git_root())) {
+      line += " '" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'";
+    }
+    return Shell(line + " " + more + (absl::StartsWith(more, "|") ? "" : "; echo status $?"));
+  }
+
   TempDir dir_;
   FileHashes hashes_;
 };
@@ -40,28 +53,47 @@ TEST_F(CodeSnapshotTest, HasTheFilesOfTheCommandAndTheirCommit) {
   if (!MakeRepository()) GTEST_SKIP() << "git is not installed";
   const std::string commit = Shell("git -C " + dir_.path() + " rev-parse HEAD");
   const std::vector<std::string> command{"python3", dir_ / "train.py", "--lr=0.1", "/none", "/"};
-  const CodeSnapshot snapshot = SnapshotOf(command, hashes_);
-  ASSERT_EQ(snapshot.json["files"].size(), 1u);
-  EXPECT_EQ(snapshot.json["files"][0]["path"], dir_ / "train.py");
-  EXPECT_EQ(snapshot.json["files"][0]["sha256"], Sha256("print(1)\n"));
-  EXPECT_EQ(snapshot.json["git"]["root"], dir_.path());
-  EXPECT_EQ(snapshot.json["git"]["commit"], commit);
-  // A reference in a packed file, a detached head, and a linked worktree.
+  const v1::CodeSnapshot snapshot = SnapshotOf(command, hashes_);
+  ASSERT_EQ(snapshot.files_size(), 1);
+  EXPECT_EQ(snapshot.files(0).path(), dir_ / "train.py");
+  EXPECT_EQ(snapshot.files(0).sha256(), Sha256("print(1)\n"));
+  EXPECT_EQ(snapshot.git_root(), dir_.path());
+  EXPECT_EQ(snapshot.git_commit(), commit);
+  EXPECT_FALSE(snapshot.has_git_dirty()) << "git has not been asked";
+  const auto json = CodeJson(snapshot, "/runs/code.diff");
+  EXPECT_EQ(json["files"][0]["path"], dir_ / "train.py");
+  EXPECT_EQ(json["files"][0]["sha256"], Sha256("print(1)\n"));
+  EXPECT_EQ(json["git"],
+            nlohmann::ordered_json({{"root", dir_.path()}, {"commit", commit}, {"diff", "/runs/code.diff"}}));
+  // Cases: a reference in a packed file, a detached head, and a linked worktree.
   Shell("git -C " + dir_.path() + " pack-refs --all");
-  EXPECT_EQ(SnapshotOf(command, hashes_).json["git"]["commit"], commit);
+  EXPECT_EQ(SnapshotOf(command, hashes_).git_commit(), commit);
   Shell("git -C " + dir_.path() + " worktree add -q -b other " + (dir_ / "linked"));
-  EXPECT_EQ(SnapshotOf({dir_ / "linked/train.py"}, hashes_).json["git"]["commit"], commit);
+  EXPECT_EQ(SnapshotOf({dir_ / "linked/train.py"}, hashes_).git_commit(), commit);
   Shell("git -C " + dir_.path() + " checkout -q --detach");
-  EXPECT_EQ(SnapshotOf(command, hashes_).json["git"]["commit"], commit);
+  EXPECT_EQ(SnapshotOf(command, hashes_).git_commit(), commit);
 }
 
 TEST_F(CodeSnapshotTest, TheDifferenceIsThatOfTheWorkingTree) {
   if (!MakeRepository()) GTEST_SKIP() << "git is not installed";
+  EXPECT_EQ(Difference(), "status 0") << "no difference";
   Append(dir_ / "train.py", "print(2)\n");
-  std::string line;
-  for (const std::string& word : DiffCommand(SnapshotOf({dir_ / "train.py"}, hashes_).git_root))
-    line += "'" + word + "' ";
-  EXPECT_THAT(Shell(line), HasSubstr("+print(2)"));
+  EXPECT_THAT(Difference(), AllOf(HasSubstr("+print(2)"), EndsWith("status 0")));
+}
+
+TEST_F(CodeSnapshotTest, ADifferenceIsCutAfter4MiBAndThatIsNoFailure) {
+  if (!MakeRepository()) GTEST_SKIP() << "git is not installed";
+  Append(dir_ / "train.py", std::string(5 << 20, 'x'));
+  EXPECT_EQ(Difference("| wc -c"), "4194304");
+  EXPECT_THAT(Difference("> /dev/null"), "status 0");
+}
+
+// Otherwise a repository that git refuses to read would count as one without changes.
+TEST_F(CodeSnapshotTest, AFailureOfGitIsAFailureOfTheCommand) {
+  if (!MakeRepository()) GTEST_SKIP() << "git is not installed";
+  Append(dir_ / "train.py", "print(2)\n");
+  Shell("rm -r " + (dir_ / ".git/objects"));
+  EXPECT_EQ(Difference("2> /dev/null"), "status 1");
 }
 
 TEST_F(CodeSnapshotTest, AFileIsReadAgainAfterItHasChanged) {
@@ -74,10 +106,11 @@ TEST_F(CodeSnapshotTest, AFileIsReadAgainAfterItHasChanged) {
 }
 
 TEST_F(CodeSnapshotTest, IsEmptyForCommandsWithoutFiles) {
-  EXPECT_TRUE(SnapshotOf({"python3", "train.py", "-c", "/"}, hashes_).json.empty());
-  EXPECT_EQ(SnapshotOf({}, hashes_).git_root, "");
+  EXPECT_EQ(SnapshotOf({"python3", "train.py", "-c", "/"}, hashes_).ByteSizeLong(), 0u);
+  EXPECT_EQ(SnapshotOf({}, hashes_).git_root(), "");
   Append(dir_ / "a", "x");
-  EXPECT_FALSE(SnapshotOf({dir_ / "a"}, hashes_).json.contains("git"));
+  EXPECT_EQ(SnapshotOf({dir_ / "a"}, hashes_).git_root(), "");
+  EXPECT_FALSE(CodeJson(SnapshotOf({dir_ / "a"}, hashes_), "").contains("git"));
 }
 
 }  // namespace

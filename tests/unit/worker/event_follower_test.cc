@@ -1,8 +1,12 @@
 #include "worker/event_follower.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,14 +18,22 @@
 
 namespace {
 
-int pread_error = 0;  // the errno that pread fails with; 0: it reads
+int pread_error = 0;      // errno with which pread fails; 0: pread succeeds
+int preads = 0;           // number of calls
+bool no_inotify = false;  // watches of inotify cannot be added
 
 }  // namespace
 
-// Replaces libc's function in this program.
+// These replace libc's functions in this program.
 extern "C" ssize_t pread(int fd, void* data, size_t size, off_t position) {
+  ++preads;
   if (pread_error == 0) return syscall(SYS_pread64, fd, data, size, position);
   errno = pread_error;
+  return -1;
+}
+extern "C" int inotify_add_watch(int fd, const char* path, uint32_t mask) noexcept {
+  if (!no_inotify) return static_cast<int>(syscall(SYS_inotify_add_watch, fd, path, mask));
+  errno = ENOSPC;
   return -1;
 }
 
@@ -491,6 +503,154 @@ TEST_F(EventFollowerTest, ACoordinatorThatRefusesEveryRequestIsRetried) {
   const auto batches = DrainAll();
   EXPECT_EQ(batches.back().events_size(), 1);
   EXPECT_EQ(follower_.Problem("t"), "");
+}
+
+// Follows files with a clock that the test sets. All requests are accepted.
+class IdleFilesTest : public ::testing::Test {
+ protected:
+  explicit IdleFilesTest(bool inotify = true) { no_inotify = !inotify; }
+  ~IdleFilesTest() override { no_inotify = false; }
+
+  std::string File(int rank) { return dir_ / absl::StrCat("events-", rank, ".jsonl"); }
+  void Write(int rank, const std::string& text = kFinish) { Append(File(rank), text); }
+  // Follows files of this number of ranks, with a line each.
+  void Follow(int ranks) {
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    for (int rank = 0; rank < ranks; ++rank) Write(rank);
+    follower_.Follow("t", dir_.path(), 0, ranks, true);
+    Pass(absl::Seconds(1));
+    ASSERT_EQ(lines_, ranks);
+  }
+  // Runs until `done` returns true, but not longer than `time`. Returns the time that has passed.
+  absl::Duration Pass(
+      absl::Duration time, const std::function<bool()>& done = [] { return false; }) {
+    const absl::Duration begin = now_;
+    while (!done()) {
+      const absl::Duration next = std::max(loop_.NextStep(), now_);
+      if (next > begin + time) {
+        now_ = begin + time;
+        break;
+      }
+      now_ = next;
+      loop_.Step();
+    }
+    return now_ - begin;
+  }
+  // Returns the number of reads within `time`.
+  int Reads(absl::Duration time) {
+    const int before = preads;
+    Pass(time);
+    return preads - before;
+  }
+  absl::Duration UntilLines(int lines) {
+    return Pass(kPatience, [&] { return lines_ >= lines; });
+  }
+
+  absl::Duration now_ = absl::Hours(1);
+  TempDir dir_;
+  EventLoop loop_{{[this] { return now_; }, [] { return uint64_t{0}; }}};
+  int lines_ = 0;  // that were sent
+  EventFollower follower_{loop_,
+                          [this](const v1::ReportEventsRequest& request, EventFollower::Answer answer) {
+                            v1::ReportEventsResponse response;
+                            for (const auto& batch : request.batches()) {
+                              lines_ += batch.events_size();
+                              auto& stream = *response.add_streams();
+                              stream.set_position(batch.end_position());
+                              stream.set_line(batch.end_line());
+                              stream.set_outcome(Outcome::ACCEPTED);
+                            }
+                            loop_.Post([answer, response] { answer(response); });
+                          }};
+};
+
+class IdleFilesWithoutInotifyTest : public IdleFilesTest {
+ protected:
+  IdleFilesWithoutInotifyTest() : IdleFilesTest(false) {}
+};
+
+TEST_F(IdleFilesTest, AreReadLessOften) {
+  constexpr int kRanks = 1000;
+  Follow(kRanks);
+  EXPECT_LE(Reads(absl::Seconds(10)), 6 * kRanks) << "inotify has not reported a change yet";
+  EXPECT_LE(Reads(absl::Seconds(10)), 5 * kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) Write(rank);
+  EXPECT_LE(UntilLines(2 * kRanks), absl::Milliseconds(100));
+  Pass(absl::Seconds(1));
+  EXPECT_LE(Reads(absl::Seconds(10)), 4 * kRanks);
+  const int later = Reads(absl::Seconds(10));
+  EXPECT_LE(later, 2 * kRanks);
+  EXPECT_GE(later, kRanks);
+}
+
+TEST_F(IdleFilesTest, AreNotReadWhenAnotherFileChanges) {
+  constexpr int kRanks = 100;
+  Follow(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) Write(rank);
+  Pass(absl::Seconds(60));
+  const int before = preads;
+  for (int i = 0; i < 100; ++i) {
+    Write(7);
+    Pass(absl::Milliseconds(100));
+  }
+  EXPECT_EQ(lines_, 2 * kRanks + 100);
+  EXPECT_LE(preads - before, 2 * (kRanks - 1) + 500) << "up to five of the changed file for each change";
+}
+
+TEST_F(IdleFilesTest, EventsArriveAtOnceWithInotify) {
+  Follow(2);
+  for (const int seconds : {1, 10, 100}) {
+    Pass(absl::Seconds(seconds));
+    const int lines = lines_;
+    Write(1);
+    EXPECT_LE(UntilLines(lines + 1), absl::Milliseconds(50)) << seconds;
+  }
+}
+
+// A write to a mapping causes no report of inotify, like a write by another node.
+TEST_F(IdleFilesTest, AChangeThatInotifyDoesNotReportIsFoundWithin5Seconds) {
+  Follow(1);
+  Write(0, kFinish.substr(0, kFinish.size() - 1) + " ");
+  Pass(absl::Seconds(100));
+  for (int i = 0; i < 10; ++i) EXPECT_GE(Reads(absl::Seconds(5.1)), 1) << i;
+  ASSERT_EQ(lines_, 1);
+  const auto size = static_cast<off_t>(std::filesystem::file_size(File(0)));
+  const int fd = open(File(0).c_str(), O_RDWR | O_CLOEXEC);
+  void* mapping = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(mapping, MAP_FAILED);
+  static_cast<char*>(mapping)[size - 1] = '\n';
+  EXPECT_LE(UntilLines(2), absl::Seconds(5.1));
+  EXPECT_EQ(lines_, 2);
+  munmap(mapping, size);
+  close(fd);
+}
+
+TEST_F(IdleFilesWithoutInotifyTest, EventsArriveWithin2Seconds) {
+  Follow(3);
+  for (const int seconds : {1, 10, 100}) {
+    Pass(absl::Seconds(seconds));
+    const int lines = lines_;
+    Write(1);
+    EXPECT_LE(UntilLines(lines + 1), absl::Seconds(2.1)) << seconds;
+    EXPECT_EQ(lines_, lines + 1);
+    Pass(absl::Milliseconds(100));  // the answer causes a read too
+    Write(1);
+    EXPECT_LE(UntilLines(lines + 2), absl::Seconds(0.6)) << "a file with new lines is read often";
+  }
+}
+
+TEST_F(IdleFilesWithoutInotifyTest, AreReadAtOnceWhenTheAttemptHasEnded) {
+  Follow(1);
+  Pass(absl::Seconds(100.3));
+  Write(0);
+  bool drained = false;
+  follower_.Finish("t", [&] { drained = true; });
+  EXPECT_LE(Pass(kPatience, [&] { return drained; }), absl::Milliseconds(50));
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(lines_, 2);
 }
 
 TEST_F(EventFollowerTest, IgnoresAnAnswerForAnAttemptThatWasForgotten) {

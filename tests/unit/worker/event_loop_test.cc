@@ -1,6 +1,7 @@
 #include "worker/process/event_loop.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
@@ -50,6 +51,50 @@ TEST(EventLoop, RunsWhatOtherThreadsPostOnItsOwnThread) {
   EXPECT_TRUE(loop.RunUntil([&] { return calls == 1000; }, absl::Seconds(30)));
   other.join();
   EXPECT_EQ(where, std::this_thread::get_id());
+}
+
+// A loop with a clock and random numbers of the test, which is stepped.
+class SteppedEventLoop : public ::testing::Test {
+ protected:
+  absl::Duration now_ = absl::Seconds(7);
+  EventLoop loop_{{[this] { return now_; }, [] { return uint64_t{42}; }}};
+};
+
+TEST_F(SteppedEventLoop, RunsTimersWhenItsClockHasReachedThem) {
+  std::string order;
+  EXPECT_EQ(loop_.NextStep(), absl::InfiniteDuration());
+  loop_.After(absl::Hours(2), [&] { order += 'b'; });
+  loop_.After(absl::Hours(1), [&] { order += 'a'; });
+  EXPECT_EQ(loop_.NextStep(), now_ + absl::Hours(1));
+  loop_.Step();
+  EXPECT_EQ(order, "");
+  now_ += absl::Hours(1);
+  loop_.Step();
+  EXPECT_EQ(order, "a");
+  EXPECT_EQ(loop_.NextStep(), now_ + absl::Hours(1));
+  EXPECT_EQ(loop_.Random(), 42);
+}
+
+TEST_F(SteppedEventLoop, HasToDoAtOnceWhatIsPostedOrReadable) {
+  int posted = 0, read_bytes = 0, ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  loop_.Watch(ends[0], [&] {
+    char byte;
+    read_bytes += static_cast<int>(read(ends[0], &byte, 1));
+  });
+  EXPECT_EQ(loop_.NextStep(), absl::InfiniteDuration());
+  loop_.Post([&] { ++posted; });
+  EXPECT_EQ(loop_.NextStep(), now_);
+  loop_.Step();
+  EXPECT_EQ(posted, 1);
+  EXPECT_EQ(loop_.NextStep(), absl::InfiniteDuration());
+  ASSERT_EQ(write(ends[1], "x", 1), 1);
+  EXPECT_EQ(loop_.NextStep(), now_);
+  loop_.Step();
+  EXPECT_EQ(read_bytes, 1);
+  EXPECT_EQ(loop_.NextStep(), absl::InfiniteDuration());
+  loop_.Unwatch(ends[0]);
+  for (const int end : ends) close(end);
 }
 
 TEST(EventLoop, GivesUpWaitingAtTheLimit) {

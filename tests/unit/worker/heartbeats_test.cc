@@ -67,7 +67,7 @@ class HeartbeatsTest : public ::testing::Test {
 
   RecordingClient* client_ = new RecordingClient;
   Heartbeats heartbeats_;
-  std::atomic<int> answers_ = 0;  // to the test's own calls
+  std::atomic<int> answers_ = 0;  // number of answers to the test's own calls
 };
 
 TEST_F(HeartbeatsTest, RepeatTheLastReportWhenTheNextOneDoesNotCome) {
@@ -83,7 +83,7 @@ TEST_F(HeartbeatsTest, RepeatNothingWhileACallIsInFlight) {
   EXPECT_EQ(client_->AnswerNext(), 7);
   Call(8);
   int64_t generation = client_->AnswerNext();
-  if (generation == 7) generation = client_->AnswerNext();  // the repetition came first
+  if (generation == 7) generation = client_->AnswerNext();  // the repeated report arrived first
   EXPECT_EQ(generation, 8);
   EXPECT_EQ(client_->AnswerNext(), 8);
   EXPECT_EQ(answers_, 2);
@@ -97,6 +97,28 @@ TEST_F(HeartbeatsTest, EndWhenTheAllocationIsOverOrTheCallsAreCancelled) {
   EXPECT_EQ(client_->AnswerNext(), 8);
   heartbeats_.CancelSynchronize();
   EXPECT_EQ(client_->AnswerNext(absl::OkStatus(), 50ms), -1);
+}
+
+TEST(SteppedHeartbeats, RepeatTheLastReportWhenTheClockReachesTheNextStep) {
+  auto* client = new RecordingClient;
+  absl::Duration now = absl::Seconds(7);
+  Heartbeats heartbeats(std::unique_ptr<CoordinatorClient>(client), absl::Seconds(2), [&] { return now; });
+  EXPECT_EQ(heartbeats.NextStep(), absl::InfiniteDuration());
+  v1::SynchronizeRequest request;
+  request.set_generation(7);
+  heartbeats.Synchronize(request, [](const auto&) {});
+  EXPECT_EQ(heartbeats.NextStep(), absl::InfiniteDuration());
+  EXPECT_EQ(client->AnswerNext(), 7);
+  EXPECT_EQ(heartbeats.NextStep(), now + absl::Seconds(2));
+  heartbeats.Step();
+  EXPECT_EQ(client->AnswerNext(absl::OkStatus(), 0ms), -1);
+  now += absl::Seconds(2);
+  heartbeats.Step();
+  EXPECT_EQ(heartbeats.NextStep(), absl::InfiniteDuration());
+  EXPECT_EQ(client->AnswerNext(absl::UnavailableError("gone"), 0ms), 7);
+  EXPECT_EQ(heartbeats.NextStep(), now + absl::Seconds(6));
+  heartbeats.CancelSynchronize();
+  EXPECT_EQ(heartbeats.NextStep(), absl::InfiniteDuration());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -39,14 +40,16 @@ TEST(Sha256, IsTheStandardOne) {
 // A Processes that answers `--version` only when the test decides.
 class HeldProcesses final : public Processes {
  public:
-  uint64_t Start(const Job& job, Started, Ended ended) override {
+  uint64_t Start(const Job& job, Started started, Ended ended) override {
     job_ = job;
+    started_ = std::move(started);
     ended_ = std::move(ended);
     return 1;
   }
   void Notify(uint64_t) override {}
   void Stop(uint64_t, absl::Duration) override {}
   Job job_;
+  Started started_;
   Ended ended_;
 };
 
@@ -74,6 +77,84 @@ TEST(Provenance, WaitsForTheTrainersVersionsAndNamesBinariesByHash) {
   EXPECT_EQ(written["environment"]["A"], "1");
   EXPECT_GT(written["hardware"]["memory_bytes"], 0);
   EXPECT_FALSE(std::filesystem::exists(processes.job_.commands[0].output));
+}
+
+// A directory with a program in a git repository that has a commit, and the jobs of git, which the test ends.
+class ProvenanceOfCode : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Append(dir_ / "train.py", "print(1)\n");
+    const std::string make = "cd " + dir_.path() +
+                             " && git init -q && git add train.py && git -c user.name=a -c user.email=a@b "
+                             "commit -qm first";
+    if (system(make.c_str()) != 0) GTEST_SKIP() << "git is not installed";
+    provenance_.OnDiff([this] { ++known_; });
+  }
+  Code CodeOf(const std::string& attempt) {
+    std::filesystem::create_directories(dir_ / attempt);
+    return provenance_.CodeOf(processes_, {"python3", dir_ / "train.py"}, dir_ / attempt);
+  }
+  const std::string& DiffPath() const { return processes_.job_.commands[0].output; }
+
+  TempDir dir_;
+  EventLoop loop_;
+  HeldProcesses processes_;
+  Provenance provenance_{loop_, {"", "", ""}, {}};
+  int known_ = 0;
+};
+
+TEST_F(ProvenanceOfCode, HasTheDifferenceWhenGitHasEnded) {
+  const Code code = CodeOf("t0");
+  EXPECT_TRUE(code.awaits_diff());
+  EXPECT_FALSE(code.Complete().has_git_dirty());
+  EXPECT_EQ(DiffPath(), dir_ / "t0/code.diff");
+  Append(DiffPath(), "+print(2)\n");
+  processes_.ended_({});
+  EXPECT_EQ(known_, 1);
+  EXPECT_FALSE(code.awaits_diff());
+  const v1::CodeSnapshot complete = code.Complete();
+  EXPECT_TRUE(complete.git_dirty());
+  EXPECT_EQ(complete.diff_sha256(), Sha256("+print(2)\n"));
+  EXPECT_EQ(complete.diff_path(), dir_ / "t0/code.diff");
+  EXPECT_EQ(complete.git_commit().size(), 40u);
+}
+
+TEST_F(ProvenanceOfCode, AttemptsShareADifferenceUntilAFileOfTheCommandChanges) {
+  const Code first = CodeOf("t0");
+  Append(DiffPath(), "");
+  processes_.ended_({});
+  const Code second = CodeOf("t1");
+  EXPECT_FALSE(second.awaits_diff());
+  ASSERT_TRUE(second.Complete().has_git_dirty());
+  EXPECT_FALSE(second.Complete().git_dirty());
+  EXPECT_EQ(second.Complete().diff_path(), "");
+  Append(dir_ / "train.py", "print(3)\n");
+  EXPECT_TRUE(CodeOf("t2").awaits_diff());
+  EXPECT_EQ(DiffPath(), dir_ / "t2/code.diff");
+  Append(dir_ / "train.py", "print(4)\n");
+  EXPECT_TRUE(CodeOf("t2").awaits_diff());
+  EXPECT_EQ(DiffPath(), dir_ / "t2/code-2.diff") << "the first file has another difference";
+}
+
+TEST_F(ProvenanceOfCode, AFailureOfGitIsNoAnswer) {
+  const Code failed = CodeOf("t0");
+  Append(DiffPath(), "");
+  processes_.ended_({128, 0, false});
+  EXPECT_FALSE(failed.awaits_diff());
+  EXPECT_FALSE(failed.Complete().has_git_dirty());
+
+  Append(dir_ / "train.py", "print(3)\n");
+  const Code slow = CodeOf("t1");
+  Append(DiffPath(), "+pri");
+  processes_.ended_({143, 0, true});
+  EXPECT_TRUE(slow.Complete().git_dirty());
+  EXPECT_EQ(slow.Complete().diff_sha256(), "") << "the difference is not whole";
+
+  Append(dir_ / "train.py", "print(4)\n");
+  const Code missing = CodeOf("t2");
+  processes_.started_(absl::NotFoundError("no sh"));
+  EXPECT_FALSE(missing.awaits_diff());
+  EXPECT_FALSE(missing.Complete().has_git_dirty());
 }
 
 }  // namespace

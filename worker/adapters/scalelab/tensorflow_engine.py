@@ -88,7 +88,7 @@ class TensorFlowEngine(Engine):
         self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
 
     def _spread_seeds(self):
-        """Makes the seeds of Keras 3 differ between replicas. Those of Keras 2 do so by themselves."""
+        """Makes the seeds of Keras 3 differ between replicas. The seeds of Keras 2 already differ."""
         for variable in self.network.seeds() if self._strategy.num_replicas_in_sync > 1 else []:
             for i, part in enumerate(self._strategy.experimental_local_results(variable.value)):
                 seed, counter = part.numpy().tolist()
@@ -204,8 +204,9 @@ class TensorFlowEngine(Engine):
     _SHARED = ("trained", "velocities", "scaling")
 
     def _own_variables(self):
-        """Returns name -> the variables that training changes, as they are in this process: a list for each array of a checkpoint.
-        The list has all variables with the value of the array."""
+        """Returns the variables of this process that training changes, as a dictionary from the name of a group to a list.
+        Each element of the list belongs to one array of a checkpoint. It is the list of the variables with this array's
+        value: a variable has one copy for each replica in this process."""
         local = self._strategy.experimental_local_results  # the parts of a variable in this process, one for each replica
         trained = {id(v) for v in self._variables.values()}
         if hasattr(self.network.keras, "ops"):
@@ -241,8 +242,8 @@ class TensorFlowEngine(Engine):
         tensors = {}
         for variables in (self.network.variables(), self.network.variables(trainable=False)):
             for name, variable in variables.items():
-                # Read this process's first replica. If replicas have different values, reading the variable would return their
-                # mean.
+                # Read this process's first replica. If replicas have different values, reading the variable would
+                # return their mean.
                 value = getattr(variable, "value", variable) if hasattr(self.network.keras, "ops") else variable
                 tensors[name] = self.network.to_native(name, self._strategy.experimental_local_results(value)[0].numpy())
         return tensors

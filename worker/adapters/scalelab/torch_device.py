@@ -9,7 +9,7 @@ from .errors import RunError
 
 
 def choose_device(spec, local_rank):
-    """Returns GPU `local_rank` if the run is for GPUs."""
+    """Returns the device of the rank: GPU `local_rank`, or the CPU if the run does not use GPUs."""
     if not choices.needs_gpu(spec):
         return torch.device("cpu")
     if torch.cuda.device_count() <= local_rank:

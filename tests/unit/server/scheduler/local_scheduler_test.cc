@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "absl/time/clock.h"
+#include "files/lock_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/scheduler/local_job.h"
@@ -132,17 +133,25 @@ TEST(LocalScheduler, EndsAJobAtItsTimeLimit) {
   JobRequest request = cluster.Request("job");
   request.time_limit = absl::Milliseconds(50);
   Submit(cluster, request);
-  EXPECT_THAT(cluster.WaitFor("job", State::kTimeout).reason, HasSubstr("time limit"));
+  EXPECT_EQ(cluster.WaitFor("job", State::kTimeout).reason,
+            "its time limit of 0:00:00 was reached; raise resources.time");
+}
+
+TEST(TimeLimitReason, NamesTheLimitAndTheKey) {
+  EXPECT_EQ(TimeLimitReason(absl::Hours(30) + absl::Seconds(61)),
+            "its time limit of 30:01:01 was reached; raise resources.time");
+  EXPECT_EQ(TimeLimitReason(absl::InfiniteDuration()), "its time limit was reached; raise resources.time");
 }
 
 TEST(LocalScheduler, KeepsTheTimeLimitAfterARestart) {
   LocalCluster cluster;
   JobRequest request = cluster.Request("job");
-  request.time_limit = absl::Milliseconds(500);
+  request.time_limit = absl::Milliseconds(1100);
   Submit(cluster, request);
   cluster.WaitForWorker();
   cluster.Restart();
-  cluster.WaitFor("job", State::kTimeout);
+  EXPECT_EQ(cluster.WaitFor("job", State::kTimeout).reason,
+            "its time limit of 0:00:01 was reached; raise resources.time");
 }
 
 TEST(LocalScheduler, AClockThatIsSetForwardsEndsNoJob) {
@@ -196,8 +205,8 @@ TEST(LocalScheduler, AJobEndsWhenItsLastProcessReleasesTheLock) {
   cluster.set_mode("");
   Submit(cluster, cluster.Request("next"));
   kill(worker.pid, SIGKILL);
-  // Any Cancel makes the scheduler check its jobs. The worker is certainly gone, but its slot must
-  // still be taken.
+  // Any Cancel makes the scheduler check its jobs. The worker has certainly ended, but its slot must
+  // still be reserved.
   while (OpenWorker(cluster.directory() + "/job", worker.pid) >= 0) {
   }
   ASSERT_TRUE(cluster.scheduler().Cancel({"nobody"}).ok());
@@ -288,7 +297,7 @@ TEST(LocalScheduler, AJobThatEndedWithoutASchedulerHasFailed) {
   const pid_t pid = cluster.WaitForWorker().pid;
   cluster.Stop();
   kill(pid, SIGKILL);
-  while (FindLockHolder(cluster.directory() + "/job")->held) {
+  while (FindLockHolder(LockOf(cluster.directory() + "/job"))->held) {
   }
   cluster.Restart();
   const JobStatus status = cluster.Status("job");
@@ -302,7 +311,7 @@ TEST(LocalScheduler, AJobOfAnEarlierBootIsANodeFailure) {
   const pid_t pid = cluster.WaitForWorker().pid;
   cluster.Stop();
   kill(pid, SIGKILL);
-  while (FindLockHolder(cluster.directory() + "/job")->held) {
+  while (FindLockHolder(LockOf(cluster.directory() + "/job"))->held) {
   }
   JobRecord record = **ReadJobRecord(cluster.directory() + "/job");
   record.boot_id = "another";
@@ -364,6 +373,7 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
   JobRecord record;
   record.slots = 3;
   record.gpus = {"1", "GPU-5"};
+  record.time_limit = absl::Hours(2);
   record.deadline = absl::Hours(100);
   record.boot_id = "boot";
   record.state = State::kTimeout;
@@ -372,6 +382,7 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
   const JobRecord read = **ReadJobRecord(directory);
   EXPECT_EQ(read.slots, 3);
   EXPECT_EQ(read.gpus, record.gpus);
+  EXPECT_EQ(read.time_limit, record.time_limit);
   EXPECT_EQ(read.deadline, record.deadline);
   EXPECT_EQ(read.boot_id, "boot");
   EXPECT_EQ(read.state, State::kTimeout);
@@ -380,6 +391,7 @@ TEST(JobRecord, ReadsBackWhatWasWritten) {
       << R"({"deadline": )" << absl::ToUnixMicros(absl::Now() + absl::Hours(1)) << "}";
   EXPECT_NEAR(absl::ToDoubleSeconds((*ReadJobRecord(directory))->deadline - Clock::System().Steady()), 3600,
               10);
+  EXPECT_EQ((*ReadJobRecord(directory))->time_limit, absl::InfiniteDuration());
   std::ofstream(directory + "/job.json")
       << "{\"slots\": ";  // a partial file, as after a crash of the machine
   EXPECT_EQ((*ReadJobRecord(directory))->state, State::kRunning);

@@ -1,9 +1,9 @@
 """ResNets for images of ImageNet's size (He et al. 2015, arXiv 1512.03385), with torchvision's names.
 
-As in torchvision, the 3x3 convolution of a bottleneck has the stride.
+As in torchvision, the stride of a bottleneck is in its 3x3 convolution.
 """
 
-# Depth -> whether blocks are bottlenecks, blocks of each stage.
+# Maps the depth to (whether blocks are bottlenecks, numbers of blocks of each stage).
 PLANS = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),
@@ -28,7 +28,7 @@ def _build(net, images, classes, bottleneck, blocks):
 
 
 def _block(net, x, name, width, stride, bottleneck):
-    # Channels, kernel and stride of each convolution.
+    # The channels, kernel size and stride of each convolution of a block.
     if bottleneck:
         convs = [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
     else:
