@@ -130,7 +130,8 @@ void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionW
   v1::ServeResponse request;
   while (stream.Read(&request)) {
     Lane& lane = request.has_execute() ? programs : files;
-    // The coordinator has a smaller limit.
+    // This does not happen with a correct coordinator, whose limit for pending requests is smaller
+    // than the lane's.
     if (!lane.Add(std::move(request)) && options.log) options.log("too many requests; one was dropped");
   }
 }
@@ -148,10 +149,11 @@ grpc::Status Serve(v1::AgentService::Stub& stub, std::unique_ptr<grpc::ClientCon
   if (!welcome.has_welcome() || welcome.welcome().directory().empty()) {
     context->TryCancel();
     (void)stream->Finish();
-    return {grpc::StatusCode::UNIMPLEMENTED, "the server has another version and sent no welcome"};
+    return {grpc::StatusCode::UNIMPLEMENTED, "the server has another version and did not accept the agent"};
   }
   const Executor executor({geteuid(), welcome.welcome().directory()}, *options.runner);
-  // An error is reported with each submission; it may be repaired meanwhile.
+  // Continue after an error: each submission tries again and reports the error, and the user may have
+  // repaired it by then.
   if (const absl::Status made = MakeUserDirectory(executor.user().directory); !made.ok() && options.log)
     options.log(std::string(made.message()));
   if (options.connected) options.connected();

@@ -1,12 +1,7 @@
 #include "db/sqlite_store.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +17,7 @@
 #include "db/sqlite/identity.h"
 #include "db/sqlite/phase_fair_lock.h"
 #include "db/writer.h"
+#include "files/lock_file.h"
 #include "planted/bug.h"
 
 namespace scalelab::db {
@@ -30,33 +26,22 @@ namespace {
 constexpr int kBusyTimeoutMs = 10'000;
 constexpr size_t kMostRowsKept = 100'000;  // of curves: up to 30 MB
 
-// Keeps a second daemon from opening the database. It locks a separate file, because closing another
-// descriptor of the database file would drop SQLite's own locks. The kernel releases the lock when
-// the process ends.
-class LockFile {
- public:
-  static absl::StatusOr<std::unique_ptr<LockFile>> Take(const std::string& database) {
-    const std::string path = database + ".lock";
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, " cannot be opened (", std::strerror(errno),
-                       "); check that its folder exists and that this user may write there"));
-    }
-    std::unique_ptr<LockFile> lock(new LockFile(fd));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(database, " is in use by another scalelabd (", path,
-                       " is locked); stop that one, or name another data folder"));
-    }
-    return lock;
+// Takes the lock that keeps a second daemon from opening the database. It is the lock of a separate file,
+// because closing another descriptor of the database file would drop SQLite's own locks.
+absl::StatusOr<LockFile> TakeLock(const std::string& database) {
+  const std::string path = database + ".lock";
+  absl::StatusOr<std::optional<LockFile>> lock = LockFile::Take(path);
+  if (!lock.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        lock.status().message(), "; check that its folder exists and that this user may write there"));
   }
-  ~LockFile() { close(fd_); }
-
- private:
-  explicit LockFile(int fd) : fd_(fd) {}
-  int fd_;
-};
+  if (!lock->has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(database, " is in use by another scalelabd (", path,
+                     " is locked); stop that one, or name another data folder"));
+  }
+  return **std::move(lock);
+}
 
 // A pool of read-only connections. Borrow blocks until one is free.
 class Readers {
@@ -68,7 +53,7 @@ class Readers {
           db_(std::move(db)) {
       if (readers_.turns_ != nullptr) readers_.turns_->lock_shared();
     }
-    ~Lease() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // the lock is taken only when there is one
+    ~Lease() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // without `turns` there is no lock
       if (readers_.turns_ != nullptr) readers_.turns_->unlock_shared();
       readers_.Add(std::move(db_));
     }
@@ -88,7 +73,7 @@ class Readers {
   }
   Lease Borrow() {
     absl::ReleasableMutexLock lock(&mutex_, absl::Condition(this, &Readers::HasFree));
-    // The most recently used connection has the warmest cache.
+    // Take the connection that was used last, because its cache has the newest pages.
     std::unique_ptr<Database> db = std::move(free_.back());
     free_.pop_back();
     lock.Release();
@@ -105,7 +90,7 @@ class Readers {
 
 class SqliteStore : public Store {
  public:
-  SqliteStore(std::unique_ptr<LockFile> lock, std::unique_ptr<Database> writer, const SqliteOptions& options)
+  SqliteStore(LockFile lock, std::unique_ptr<Database> writer, const SqliteOptions& options)
       : lock_(std::move(lock)),
         curve_rows_(static_cast<size_t>(options.fewest_rows_kept), kMostRowsKept),
         writer_(std::move(writer), options.checkpoint_pages,
@@ -255,8 +240,8 @@ class SqliteStore : public Store {
   static const absl::Status& StatusIn(const absl::StatusOr<T>& result) {
     return result.status();
   }
-  // Returns `read` of a reader's connection. After an I/O error in a commit with a rollback journal, first rolls back
-  // that commit.
+  // Returns `read` of a reader's connection. After an I/O error in a commit with a rollback journal, first
+  // rolls back that commit.
   template <class F>
   auto Read(const F& read) -> decltype(read(std::declval<Database&>())) {
     auto result = read(*readers_.Borrow());
@@ -268,13 +253,13 @@ class SqliteStore : public Store {
     return read(*readers_.Borrow());
   }
 
-  // Destroyed in reverse order: the readers close first, then the writer, whose closing checkpoints and
-  // removes the WAL.
-  std::unique_ptr<LockFile> lock_;
+  // Members are destroyed in reverse order. The readers therefore close first. Closing the writer checkpoints
+  // and removes the WAL.
+  LockFile lock_;
   CurveRowCache curve_rows_;
   Writer writer_;
-  // With a rollback journal, no connection can read during a commit. SQLite's own waiting polls with
-  // sleeps, and a busy writer would begin its next commit during each of them, until the readers time
+  // With a rollback journal, no connection can read during a commit. SQLite waits for a lock by polling
+  // with sleeps. A busy writer would begin its next commit during each sleep, and the readers would time
   // out after seconds.
   std::unique_ptr<PhaseFairLock> turns_;  // null with a WAL
   Readers readers_;
@@ -317,7 +302,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   if (!options.rollback_journal) {
     if (absl::Status status = CheckLocalFilesystem(options.path); !status.ok()) return status;
   }
-  absl::StatusOr<std::unique_ptr<LockFile>> lock = LockFile::Take(options.path);
+  absl::StatusOr<LockFile> lock = TakeLock(options.path);
   if (!lock.ok()) return lock.status();
   if (absl::Status status = CheckDatabaseExists(options.path); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Database>> writer =

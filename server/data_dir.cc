@@ -1,7 +1,6 @@
 #include "server/data_dir.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -50,34 +50,20 @@ std::string ReadSmall(int fd, size_t size) {
   return text;
 }
 
-// Takes the lock and returns its file descriptor.
-absl::StatusOr<int> Lock(const std::string& directory) {
+absl::StatusOr<LockFile> Lock(const std::string& directory) {
   const std::string file = directory + "/scalelabd.lock";
-  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return CannotUse(directory,
-                     absl::StrCat("scalelabd.lock cannot be opened for writing: ", std::strerror(errno)));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    std::string pid(absl::StripAsciiWhitespace(ReadSmall(fd, 32)));
-    close(fd);
-    if (error != EWOULDBLOCK)
-      return CannotUse(directory, absl::StrCat("scalelabd.lock cannot be locked: ", std::strerror(error)));
-    if (pid.empty()) pid = "unknown";
-    return absl::FailedPreconditionError(absl::StrCat("another scalelabd (pid ", pid, ") uses ", directory,
-                                                      "; stop it or set another --data"));
-  }
-  const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    const int error = errno;
-    close(fd);
-    return CannotUse(directory, absl::StrCat("scalelabd.lock cannot be written: ", std::strerror(error)));
-  }
-  return fd;
+  absl::StatusOr<std::optional<LockFile>> lock = LockFile::TakeWithProcessId(file);
+  if (!lock.ok()) return CannotUse(directory, lock.status().message());
+  if (lock->has_value()) return **std::move(lock);
+  const absl::StatusOr<LockHolder> holder = FindLockHolder(file);
+  const bool known = holder.ok() && holder->pid != 0;
+  return absl::FailedPreconditionError(absl::StrCat("another scalelabd (pid ",
+                                                    known ? absl::StrCat(holder->pid) : "unknown", ") uses ",
+                                                    directory, "; stop it or set another --data"));
 }
 
 constexpr size_t kTokenBytes = 32;
-constexpr size_t kSecretBytes = 64 << 10;  // of a file, at most
+constexpr size_t kSecretBytes = 64 << 10;  // maximum size of a file
 
 // Returns random bytes in hexadecimal.
 absl::StatusOr<std::string> RandomSecret() {
@@ -93,9 +79,10 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   if (path.empty() || path[0] != '/')
     return absl::InvalidArgumentError(absl::StrCat("data directory '", path, "' is not an absolute path"));
   if (absl::Status status = MakeDirectories(path); !status.ok()) return status;
-  absl::StatusOr<int> lock = Lock(path);
+  absl::StatusOr<LockFile> lock = Lock(path);
   if (!lock.ok()) return lock.status();
-  DataDir directory(path, *lock);  // releases the lock on every return from here on
+  // From here on, its destructor releases the lock at every return.
+  DataDir directory(path, *std::move(lock));
   absl::StatusOr<std::string> token = directory.Secret("client.token", RandomSecret);
   if (!token.ok()) return token.status();
   directory.client_token_ = *std::move(token);
@@ -104,16 +91,6 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   directory.server_key_ = *std::move(key);
   if (absl::Status status = MakeDirectories(directory.allocations()); !status.ok()) return status;
   return directory;
-}
-
-DataDir::DataDir(DataDir&& other) noexcept
-    : path_(std::move(other.path_)),
-      lock_(std::exchange(other.lock_, -1)),
-      client_token_(std::move(other.client_token_)),
-      server_key_(std::move(other.server_key_)) {}
-
-DataDir::~DataDir() {
-  if (lock_ >= 0) close(lock_);
 }
 
 // The file is renamed into place when it is complete, so that a crash leaves no partial secret.

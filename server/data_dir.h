@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "files/lock_file.h"
 
 namespace scalelab::server {
 
@@ -14,7 +15,7 @@ class DataDir {
  public:
   // Creates `path` (and its parents, mode 0700) and its contents when absent, and locks it until this object
   // is destroyed or the process ends.
-  //   scalelabd.lock   flock; contains the process id
+  //   scalelabd.lock   the lock file; contains the process id
   //   client.token     0600; authenticates remote clients: 32 random bytes in hexadecimal
   //   scalelab.db      the database; scalelab.db.id shows that it existed (db/sqlite/identity.h)
   //   server.key       0600; the secrets of allocations are derived from it; never leaves this machine
@@ -24,25 +25,22 @@ class DataDir {
   // if it cannot be used. The message names the path and what to do.
   static absl::StatusOr<DataDir> Open(const std::string& path);
 
-  DataDir(DataDir&& other) noexcept;
-  DataDir& operator=(DataDir&&) = delete;
-  ~DataDir();  // releases the lock; the files stay
-
   const std::string& path() const { return path_; }
   const std::string& client_token() const { return client_token_; }
   const std::string& server_key() const { return server_key_; }
-  // Returns the content of the file `name` of mode 0600. If there is none, makes it with `make`. Returns FAILED_PRECONDITION
-  // if other users can read the file or it is too short for a secret.
+  // Returns the content of the file `name` of mode 0600. If the file does not exist, creates it with the
+  // content that `make` returns. Returns FAILED_PRECONDITION if other users can read the file or it is too
+  // short for a secret.
   absl::StatusOr<std::string> Secret(const std::string& name,
                                      const std::function<absl::StatusOr<std::string>()>& make) const;
   std::string database() const { return path_ + "/scalelab.db"; }
   std::string allocations() const { return path_ + "/allocations"; }
 
  private:
-  DataDir(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  DataDir(std::string path, LockFile lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
-  int lock_;
+  LockFile lock_;
   std::string client_token_;
   std::string server_key_;
 };

@@ -2,27 +2,31 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "client/session/environment.h"
+#include "server/command/command.h"
 
 namespace scalelab::client {
 namespace {
 
 constexpr int kConnectMs = 10'000;
+// This is longer than the time for which the agent waits for its connection, and longer than it takes to read
+// its files from a slow filesystem.
+constexpr absl::Duration kStartTimeout = absl::Minutes(1);
 
 // Returns a short name for the server: FNV-1a of its address.
 std::string FileNameOf(const ServerAddress& server) {
@@ -35,7 +39,7 @@ absl::Status Failed(const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// Waits for the first byte of the agent: it is connected. Exits.
+// Waits for the byte that the agent writes when it is connected, prints the result and exits.
 [[noreturn]] void WaitForAgent(int from, pid_t agent, const AgentFiles& files) {
   pollfd ready{from, POLLIN, 0};
   char byte = 0;
@@ -57,7 +61,7 @@ absl::Status Failed(const std::string& what) {
 }  // namespace
 
 absl::StatusOr<AgentFiles> MakeAgentFiles(const ServerAddress& server) {
-  // As the workers' locks: other users can write to /tmp.
+  // Check the directory as for the workers' locks, because other users can write to /tmp.
   const std::string locks = absl::StrCat("/tmp/scalelab-", geteuid());
   struct stat found {};
   if (mkdir(locks.c_str(), 0700) != 0 && errno != EEXIST) return Failed("cannot create " + locks);
@@ -73,16 +77,12 @@ absl::StatusOr<AgentFiles> MakeAgentFiles(const ServerAddress& server) {
   return AgentFiles{absl::StrCat(locks, "/", name, ".lock"), absl::StrCat(logs, "/", name, ".log")};
 }
 
-absl::StatusOr<int> LockAgent(const AgentFiles& files) {
-  const int fd = open(files.lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return Failed("cannot open " + files.lock);
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  if (error == EWOULDBLOCK)
+absl::StatusOr<LockFile> LockAgent(const AgentFiles& files) {
+  absl::StatusOr<std::optional<LockFile>> lock = LockFile::Take(files.lock);
+  if (!lock.ok()) return lock.status();
+  if (!lock->has_value())
     return absl::AlreadyExistsError("an agent of this user runs on this machine already");
-  errno = error;
-  return Failed("cannot lock " + files.lock);
+  return **std::move(lock);
 }
 
 absl::StatusOr<std::function<void()>> Detach(const AgentFiles& files) {
@@ -111,35 +111,20 @@ absl::StatusOr<std::function<void()>> Detach(const AgentFiles& files) {
   });
 }
 
-absl::Status StartAgent(const ServerOptions& server) {
-  std::vector<std::string> argv = {"scalelab", "agent", "--detach", "--server", server.address.text};
+absl::Status StartAgent(const ServerOptions& server, std::string program) {
+  std::error_code error;
+  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  std::vector<std::string> argv = {program, "agent", "--detach", "--server", server.address.text};
   if (!server.token_file.empty()) argv.insert(argv.end(), {"--token-file", server.token_file});
-  std::vector<char*> pointers;
-  for (std::string& word : argv) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return Failed("cannot create a pipe");
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, ends[1], STDERR_FILENO);
-  pid_t pid = 0;
-  const int error = posix_spawn(&pid, "/proc/self/exe", &files, nullptr, pointers.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  close(ends[1]);
-  std::string text;
-  char buffer[1024];
-  for (ssize_t got; error == 0 && (got = read(ends[0], buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(got));
-  close(ends[0]);
-  errno = error;
-  if (error != 0) return Failed("cannot start scalelab agent");
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(std::string(absl::StripAsciiWhitespace(text)));
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const absl::StatusOr<server::CommandResult> result =
+      server::RunCommand(argv, /*input=*/"", environment, kStartTimeout);
+  if (!result.ok()) return result.status();
+  if (result->ok()) return absl::OkStatus();
+  if (result->timed_out)
+    return absl::FailedPreconditionError("`scalelab agent --detach` has not ended after a minute");
+  return absl::FailedPreconditionError(absl::StripAsciiWhitespace(absl::StrCat(result->out, result->err)));
 }
 
 }  // namespace scalelab::client

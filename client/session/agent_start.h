@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/session/server_options.h"
+#include "files/lock_file.h"
 
 namespace scalelab::client {
 
@@ -16,18 +17,20 @@ struct AgentFiles {
   std::string log;
 };
 
-// Creates their directories.
+// Returns the files of the agent for `server`, and creates the directories of these files.
 absl::StatusOr<AgentFiles> MakeAgentFiles(const ServerAddress& server);
 
-// Takes the lock of the agent. Returns its descriptor, which must stay open, or ALREADY_EXISTS if an agent holds it.
-absl::StatusOr<int> LockAgent(const AgentFiles& files);
+// Takes the lock of the agent. Returns ALREADY_EXISTS if an agent holds it.
+absl::StatusOr<LockFile> LockAgent(const AgentFiles& files);
 
-// Continues in a process in the background: in its own session, with its output in the log. Returns a function there, to be
-// called once when the agent is connected. The calling process waits for that for some seconds, prints what has happened
-// and exits. Call it before any thread exists.
+// Forks a background process, which has its own session and writes to the log. In this process, returns a
+// function that must be called once when the agent is connected. The calling process waits some seconds for
+// that call, prints the result and exits. Must be called before any thread exists.
 absl::StatusOr<std::function<void()>> Detach(const AgentFiles& files);
 
-// Runs `scalelab agent --detach` for this server, and waits until it has returned. Returns its error message as status.
-absl::Status StartAgent(const ServerOptions& server);
+// Runs `scalelab agent --detach` for this server, and waits for at most a minute until this command has
+// ended. Returns its error message as a status. Then kills all processes of the command except for the agent,
+// which leads a session of its own. `program` is the path of scalelab; empty: that of this process.
+absl::Status StartAgent(const ServerOptions& server, std::string program = "");
 
 }  // namespace scalelab::client

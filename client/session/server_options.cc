@@ -29,10 +29,14 @@ std::string XdgDirectory(const char* variable, absl::string_view below_home) {
   return value.empty() ? absl::StrCat(Env("HOME"), "/", below_home) : value;
 }
 
-using Values = std::map<std::string, std::string>;
+struct ConfiguredValue {
+  std::string text;
+  std::string place;  // "PATH:LINE"
+};
+using Values = std::map<std::string, ConfiguredValue>;
 
-// Adds the values of the configuration file; those that are already in `values` stay. A file that does not exist adds
-// nothing.
+// Adds the values of the configuration file; those that are already in `values` stay. A file that does not
+// exist adds nothing.
 absl::Status ReadConfig(const std::string& path, Values* values) {
   Values of_file;
   std::ifstream file(path);
@@ -43,23 +47,30 @@ absl::Status ReadConfig(const std::string& path, Values* values) {
     if (text.empty()) continue;
     const size_t separator = text.find_first_of(":=");
     const std::string key(absl::StripAsciiWhitespace(text.substr(0, separator)));
-    if (separator == absl::string_view::npos || (key != "server" && key != "token_file")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number, ": '", text,
-                       "' is not a setting: write \"server: ADDRESS\" or \"token_file: PATH\""));
+    if (separator == absl::string_view::npos || (key != "server" && key != "token_file" && key != "notify")) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": '", text,
+                                                     "' is not a setting: write \"server: ADDRESS\", "
+                                                     "\"token_file: PATH\" or \"notify: {mail: ADDRESS}\""));
+    }
+    const std::string place = absl::StrCat(path, ":", number);
+    if (key == "notify") {
+      // YAML, in which a # may be part of a URL.
+      of_file[key] = {line.substr(line.find_first_of(":=") + 1), place};
+      continue;
     }
     absl::string_view value = absl::StripAsciiWhitespace(text.substr(separator + 1));
     if (value.size() >= 2 && value.front() == value.back() &&
         (value.front() == '"' || value.front() == '\'')) {
       value = value.substr(1, value.size() - 2);
     }
-    of_file[key] = std::string(value);
+    of_file[key] = {std::string(value), place};
   }
   values->merge(of_file);
   return absl::OkStatus();
 }
 
-// Returns the values of the user, and for others those of the machine.
+// Returns the values of the user's configuration file. For keys that it does not set, returns those of
+// the machine's files.
 absl::StatusOr<Values> ReadConfigs() {
   Values values;
   const std::string user = XdgDirectory("XDG_CONFIG_HOME", ".config") + "/scalelab/config";
@@ -120,7 +131,7 @@ absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
     if (!flag.empty()) return flag;
     if (const std::string value = Env(variable); !value.empty()) return value;
     const auto it = config->find(key);
-    return it != config->end() && !it->second.empty() ? it->second : fallback;
+    return it != config->end() && !it->second.text.empty() ? it->second.text : fallback;
   };
   const std::string socket = XdgDirectory("XDG_DATA_HOME", ".local/share") + "/scalelab/scalelab.sock";
   const auto address =
@@ -130,6 +141,15 @@ absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
   if (!certificate.ok()) return certificate.status();
   return ServerOptions{*address, first_set(token_file_flag, "SCALELAB_TOKEN_FILE", "token_file", ""),
                        *certificate};
+}
+
+absl::StatusOr<std::vector<DefaultSection>> StudyDefaults() {
+  const auto config = ReadConfigs();
+  if (!config.ok()) return config.status();
+  std::vector<DefaultSection> sections;
+  if (const auto it = config->find("notify"); it != config->end())
+    sections.push_back({"notify", it->second.text, absl::StrCat(it->second.place, ": notify")});
+  return sections;
 }
 
 }  // namespace scalelab::client

@@ -1,11 +1,13 @@
 // The server's address and the user's token, from the command line, the environment and
-// the configuration file.
+// the configuration file, and the user's defaults for studies.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "study/file/study_file.h"
 
 namespace scalelab::client {
 
@@ -40,5 +42,10 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view text);
 // The certificate is that of known_servers. INVALID_ARGUMENT names the source of an invalid value.
 absl::StatusOr<ServerOptions> ResolveServer(const std::string& server_flag,
                                             const std::string& token_file_flag);
+
+// Returns the sections that the user's studies get if they do not have them: `notify` in
+// $XDG_CONFIG_HOME/scalelab/config, or else in the files of the machine. Does not check the value.
+// INVALID_ARGUMENT names a line that is not a setting.
+absl::StatusOr<std::vector<DefaultSection>> StudyDefaults();
 
 }  // namespace scalelab::client

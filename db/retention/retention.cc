@@ -108,7 +108,7 @@ absl::StatusOr<PointsSize> MeasurePoints(Store& store, int64_t study_id) {
       size.bytes += bytes;
       return sum.status();
     };
-    // length() of a blob does not read its overflow pages.
+    // This reads little, because length() of a blob does not read its overflow pages.
     SCALELAB_RETURN_IF_ERROR(
         add("SELECT coalesce(sum(c.count), 0), coalesce(sum(length(c.value) + length(c.line) + "
             "length(c.step) + length(c.time)), "
@@ -180,6 +180,30 @@ absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_
   });
   if (!status.ok()) return status;
   return attempts;
+}
+
+absl::StatusOr<std::vector<int64_t>> ListDeletedStudies(Store& store, const std::vector<int64_t>& ids) {
+  std::vector<int64_t> deleted;
+  const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
+    Transaction transaction(db, Transaction::Kind::kRead);
+    SCALELAB_RETURN_IF_ERROR(transaction.status());
+    const absl::StatusOr<int64_t> largest =
+        db.QueryInt("SELECT coalesce(max(value), 0) FROM counter WHERE name = 'study'");
+    if (!largest.ok()) return largest.status();
+    for (const int64_t id : ids) {
+      if (id <= 0 || id > *largest) continue;
+      // The row is there until all other rows of a deleted study are gone.
+      Statement find(db, "SELECT count(*) FROM study WHERE id = ?");
+      find.Bind(id);
+      int64_t rows = 1;
+      if (find.Step()) find.Read(rows);
+      SCALELAB_RETURN_IF_ERROR(find.status());
+      if (rows == 0) deleted.push_back(id);
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return deleted;
 }
 
 absl::StatusOr<DatabaseSize> GetDatabaseSize(Store& store) {

@@ -12,11 +12,11 @@
 
 namespace scalelab::db {
 
-// Stored as these integers (table removal).
+// The kinds of data that retention removes. The database stores these integers (table removal).
 enum class Removal : int { kPoints = 1, kLogs = 2, kDirectories = 3 };
 
-// When points, logs and directories of a study were removed; 0: never. Those of attempts that ended
-// later are kept.
+// The times when points, logs and directories of a study were removed; 0: never. Data of attempts that ended
+// after that time were not removed.
 struct Removed {
   Micros points = 0, logs = 0, directories = 0;
 };
@@ -26,7 +26,7 @@ absl::StatusOr<Removed> GetRemoved(Store& store, int64_t study_id);
 // removed since they ended, oldest first. With kPoints, returns only studies that have points.
 absl::StatusOr<std::vector<int64_t>> ListRemovable(Store& store, Removal what, Micros until);
 
-// The points of a study's attempts that have ended.
+// Counts the points of a study's attempts that have ended.
 struct PointsSize {
   int64_t points = 0;
   int64_t bytes = 0;  // size of the encoded points, without the overhead of rows and pages
@@ -50,6 +50,10 @@ struct EndedAttempt {
 // Returns FAILED_PRECONDITION if the study is no longer final.
 absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_t study_id, Micros until,
                                                             int64_t after, int limit);
+
+// Returns those of `ids` that were ids of studies and whose rows are all deleted, in the order of `ids`. Does
+// not return ids above the largest one that a study ever had.
+absl::StatusOr<std::vector<int64_t>> ListDeletedStudies(Store& store, const std::vector<int64_t>& ids);
 
 struct DatabaseSize {
   int64_t bytes = 0;       // size of the database file, without its WAL

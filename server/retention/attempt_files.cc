@@ -13,6 +13,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -49,53 +50,76 @@ bool IsLog(absl::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
 }
 
-// Removes the contents of directories.
+// Calls `visit` with the name and the path of each entry of an open directory, until it returns an error. `path` is the
+// path of the directory in error messages.
+template <class Visit>
+absl::Status ForEachEntry(int directory, const std::string& path, const Visit& visit) {
+  // fdopendir takes ownership of the descriptor, so give it a copy.
+  const int copy = openat(directory, ".", kOpenDirectory);
+  DIR* stream = copy < 0 ? nullptr : fdopendir(copy);
+  if (stream == nullptr) {
+    const int error = errno;
+    if (copy >= 0) close(copy);
+    return Failed("read", path, error);
+  }
+  absl::Status status;
+  while (status.ok()) {
+    errno = 0;
+    const dirent* entry = readdir(stream);
+    if (entry == nullptr) {
+      if (errno != 0) status = Failed("read", path, errno);
+      break;
+    }
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    status = visit(name, absl::StrCat(path, "/", name));
+  }
+  closedir(stream);
+  return status;
+}
+
+absl::Status CheckDepth(const std::string& path, int depth) {
+  if (depth <= kMaxDepth) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(path, " is too deep; remove it by hand"));
+}
+
+absl::Status CheckDevice(const struct stat& found, uint64_t device, const std::string& path) {
+  if (found.st_dev == device) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(path, " is a mounted filesystem; unmount it"));
+}
+
+// Depth of the contents of RUNS/STUDY. The contents of the directory of an attempt have depth 0.
+constexpr int kDepthOfStudy = -2;
+
+// Removes the contents of directories. Returns CANCELLED when `over` returns true.
 class Sweeper {
  public:
-  Sweeper(FilesOf what, bool dry_run, uint64_t device, FilesRemoved& removed)
-      : what_(what), dry_run_(dry_run), device_(device), removed_(removed) {}
+  Sweeper(FilesOf what, bool dry_run, uint64_t device, const std::function<bool()>& over,
+          FilesRemoved& removed)
+      : what_(what), dry_run_(dry_run), device_(device), over_(over), removed_(removed) {}
 
   // Removes everything in the open directory. `path` is its path in error messages.
   absl::Status Sweep(int directory, const std::string& path, int depth) {
-    if (depth > kMaxDepth)
-      return absl::FailedPreconditionError(absl::StrCat(path, " is too deep; remove it by hand"));
-    // fdopendir takes ownership of the descriptor, so give it a copy.
-    const int copy = openat(directory, ".", kOpenDirectory);
-    DIR* stream = copy < 0 ? nullptr : fdopendir(copy);
-    if (stream == nullptr) {
-      const int error = errno;
-      if (copy >= 0) close(copy);
-      return Failed("read", path, error);
-    }
-    absl::Status status;
-    while (status.ok()) {
-      errno = 0;
-      const dirent* entry = readdir(stream);
-      if (entry == nullptr) {
-        if (errno != 0) status = Failed("read", path, errno);
-        break;
-      }
-      const std::string name = entry->d_name;
-      if (name == "." || name == "..") continue;
-      status = RemoveEntry(directory, name, absl::StrCat(path, "/", name), depth);
-    }
-    closedir(stream);
-    return status;
+    if (absl::Status status = CheckDepth(path, depth); !status.ok()) return status;
+    return ForEachEntry(directory, path, [&](const std::string& name, const std::string& path_of_entry) {
+      return RemoveEntry(directory, name, path_of_entry, depth);
+    });
   }
 
  private:
   absl::Status RemoveEntry(int directory, const std::string& name, const std::string& path, int depth) {
+    if (over_()) return absl::CancelledError("interrupted");
     struct stat found {};
     if (fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
       return errno == ENOENT ? absl::OkStatus() : Failed("look at", path, errno);
     const bool is_directory = S_ISDIR(found.st_mode);
     if (what_ == FilesOf::kLogs && (is_directory || !IsLog(name))) return absl::OkStatus();
     if (is_directory) {
-      if (found.st_dev != device_)
-        return absl::FailedPreconditionError(absl::StrCat(path, " is a mounted filesystem; unmount it"));
+      if (absl::Status status = CheckDevice(found, device_, path); !status.ok()) return status;
       const Descriptor below(openat(directory, name.c_str(), kOpenDirectory));
       if (below.get() < 0) return errno == ENOENT ? absl::OkStatus() : Failed("open", path, errno);
       if (absl::Status status = Sweep(below.get(), path, depth + 1); !status.ok()) return status;
+      if (depth == -1) ++removed_.directories;
     } else {
       ++removed_.files;
       if (S_ISREG(found.st_mode) && found.st_nlink == 1) removed_.bytes += found.st_size;
@@ -109,7 +133,62 @@ class Sweeper {
   const FilesOf what_;
   const bool dry_run_;
   const uint64_t device_;
+  const std::function<bool()>& over_;
   FilesRemoved& removed_;
+};
+
+// Finds out whether the contents of the directory of a study may be removed.
+class StudyInspector {
+ public:
+  // `changed`: when the directory of the study was changed.
+  StudyInspector(absl::Time changed, absl::Time until, uint64_t device, const std::function<bool()>& over)
+      : until_(until), device_(device), over_(over), directory_changed_(changed) {}
+
+  // Reads the directory and its subdirectories until it finds a file that is too new. Returns CANCELLED as soon as
+  // `over` returns true.
+  absl::Status Inspect(int directory, const std::string& path, int depth) {
+    if (absl::Status status = CheckDepth(path, depth); !status.ok()) return status;
+    return ForEachEntry(directory, path, [&](const std::string& name, const std::string& path_of_entry) {
+      return InspectEntry(directory, name, path_of_entry, depth);
+    });
+  }
+  // Removing a file changes the times of its directory. They count only if there is no file, so that a removal that was
+  // interrupted is continued.
+  bool OldEnough() const { return has_files_ ? !has_new_file_ : directory_changed_ <= until_; }
+  // Path of a directory that belongs to another user; empty if there is none.
+  const std::string& foreign() const { return foreign_; }
+
+ private:
+  absl::Status InspectEntry(int directory, const std::string& name, const std::string& path, int depth) {
+    if (has_new_file_ || !foreign_.empty()) return absl::OkStatus();
+    if (over_()) return absl::CancelledError("interrupted");
+    struct stat found {};
+    if (fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
+      return errno == ENOENT ? absl::OkStatus() : Failed("look at", path, errno);
+    if (!S_ISDIR(found.st_mode)) {
+      has_files_ = true;
+      // A program can set the time of the modification of a file, but not that of its last change.
+      has_new_file_ = absl::TimeFromTimespec(found.st_ctim) > until_;
+      return absl::OkStatus();
+    }
+    if (absl::Status status = CheckDevice(found, device_, path); !status.ok()) return status;
+    // A directory of a run or an attempt. Directories below them may belong to anybody.
+    if (depth < 0 && found.st_uid != geteuid()) {
+      foreign_ = path;
+      return absl::OkStatus();
+    }
+    directory_changed_ = std::max(directory_changed_, absl::TimeFromTimespec(found.st_ctim));
+    const Descriptor below(openat(directory, name.c_str(), kOpenDirectory));
+    if (below.get() < 0) return errno == ENOENT ? absl::OkStatus() : Failed("open", path, errno);
+    return Inspect(below.get(), path, depth + 1);
+  }
+
+  const absl::Time until_;
+  const uint64_t device_;
+  const std::function<bool()>& over_;
+  bool has_files_ = false, has_new_file_ = false;
+  absl::Time directory_changed_;  // the last change of any directory
+  std::string foreign_;
 };
 
 }  // namespace
@@ -160,7 +239,9 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
     if (found.st_dev != device_) return leave("is on another filesystem");
   }
   const int run_fd = opened[1]->get(), study_fd = opened[0]->get();
-  if (absl::Status status = Sweeper(what, dry_run, device_, removed).Sweep(at, directory, 0); !status.ok())
+  const std::function<bool()> never = [] { return false; };
+  if (absl::Status status = Sweeper(what, dry_run, device_, never, removed).Sweep(at, directory, 0);
+      !status.ok())
     return status;
   ++removed.directories;
   if (what == FilesOf::kLogs || dry_run) return absl::OkStatus();
@@ -169,6 +250,54 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
   // Remove the directories of the run and the study too if they are empty.
   if (unlinkat(study_fd, run.c_str(), AT_REMOVEDIR) == 0) unlinkat(fd_, study.c_str(), AT_REMOVEDIR);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> AttemptFiles::ListStudies() {
+  std::vector<int64_t> ids;
+  const absl::Status status = ForEachEntry(fd_, path_, [&](const std::string& name, const std::string& path) {
+    int64_t id = 0;
+    // Converting back leaves out names such as "007" and "+7".
+    if (!absl::SimpleAtoi(name, &id) || id <= 0 || absl::StrCat(id) != name) return absl::OkStatus();
+    struct stat found {};
+    if (fstatat(fd_, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
+      return errno == ENOENT ? absl::OkStatus() : Failed("look at", path, errno);
+    if (S_ISDIR(found.st_mode) && found.st_uid == geteuid()) ids.push_back(id);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+absl::StatusOr<bool> AttemptFiles::RemoveStudy(int64_t study_id, absl::Time until, bool dry_run,
+                                               const std::function<bool()>& over, FilesRemoved& removed) {
+  const std::string name = absl::StrCat(study_id), path = absl::StrCat(path_, "/", name);
+  const auto leave = [&](const std::string& why) {
+    ++removed.left;
+    removed.why_left = why;
+    return false;
+  };
+  const Descriptor study(openat(fd_, name.c_str(), kOpenDirectory));
+  if (study.get() < 0) {
+    if (errno == ENOENT) return false;
+    if (errno == ELOOP || errno == ENOTDIR) return leave(absl::StrCat(path, " is not a directory"));
+    return Failed("open", path, errno);
+  }
+  struct stat found {};
+  if (fstat(study.get(), &found) != 0) return Failed("look at", path, errno);
+  if (found.st_dev != device_) return leave(absl::StrCat(path, " is on another filesystem"));
+  if (found.st_uid != geteuid()) return leave(absl::StrCat(path, " belongs to another user"));
+  StudyInspector inspector(absl::TimeFromTimespec(found.st_ctim), until, device_, over);
+  if (absl::Status status = inspector.Inspect(study.get(), path, kDepthOfStudy); !status.ok()) return status;
+  if (!inspector.foreign().empty())
+    return leave(absl::StrCat(inspector.foreign(), " belongs to another user"));
+  if (!inspector.OldEnough()) return false;
+  absl::Status status =
+      Sweeper(FilesOf::kEverything, dry_run, device_, over, removed).Sweep(study.get(), path, kDepthOfStudy);
+  if (!status.ok()) return status;
+  if (!dry_run && unlinkat(fd_, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
+    return Failed("remove", path, errno);
+  return true;
 }
 
 }  // namespace scalelab::server

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace scalelab::server {
 
@@ -38,6 +41,20 @@ class AttemptFiles {
   // errors of the filesystem; the caller may call Remove again to continue.
   absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
                       const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed);
+
+  // Returns the ids of the studies that have a directory RUNS/STUDY, in ascending order. Leaves out
+  // entries that are not directories, that belong to another user or whose names are not ids. Returns
+  // the filesystem's errors.
+  absl::StatusOr<std::vector<int64_t>> ListStudies();
+
+  // Removes RUNS/STUDY with everything in it and adds it to `removed`, unless a file in it was changed after `until`
+  // by the clock of the filesystem. If it contains no file, the times of its directories count. Returns whether it was
+  // old enough. With `dry_run`, only counts the files. Leaves it alone and records the reason if it is a link, is on
+  // another filesystem, or it or the directory of a run or an attempt in it belongs to another user. Returns CANCELLED
+  // if `over` returns true, which is called before each entry, and errors of the filesystem; the caller may call
+  // RemoveStudy again to continue.
+  absl::StatusOr<bool> RemoveStudy(int64_t study_id, absl::Time until, bool dry_run,
+                                   const std::function<bool()>& over, FilesRemoved& removed);
 
  private:
   AttemptFiles(std::string path, int fd, uint64_t device)

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
@@ -18,11 +19,34 @@ using db::Removal;
 constexpr int kAttemptsPerRead = 500;
 // Pause between two transactions, so that other commits do not wait for long.
 constexpr absl::Duration kBetweenPieces = absl::Milliseconds(5);
+// The files of a final study rarely change, so their size is measured once a day while the sum is within the limit.
+constexpr absl::Duration kKeepSizes = absl::Hours(24);
+// Somebody may have removed files by hand, so sizes that are older than this are measured again before a removal.
+constexpr absl::Duration kTrustSizes = absl::Minutes(10);
+constexpr size_t kNamedStudies = 20;  // largest number of ids in the text of a rule
 
-std::string SizeText(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+std::string SizeText(int64_t bytes) {
+  if (bytes % (int64_t{1} << 40) == 0) return absl::StrCat(bytes >> 40, " TiB");
+  if (bytes % (int64_t{1} << 30) == 0) return absl::StrCat(bytes >> 30, " GiB");
+  return absl::StrCat(bytes >> 20, " MiB");
+}
 
 std::string What(Removal what) {
   return what == Removal::kPoints ? "points" : what == Removal::kLogs ? "logs" : "attempt directories";
+}
+
+// Returns ids for the end of the text of a rule: ": 3, 7 and 12 more".
+std::string IdsText(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return "";
+  const auto end = ids.begin() + static_cast<int64_t>(std::min(ids.size(), kNamedStudies));
+  const size_t more = ids.size() - std::min(ids.size(), kNamedStudies);
+  return absl::StrCat(": ", absl::StrJoin(ids.begin(), end, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+void LogLeft(const FilesRemoved& removed) {
+  if (removed.left == 0) return;
+  spdlog::warn("retention: left {} directories alone; the last: {}", removed.left, removed.why_left);
 }
 
 }  // namespace
@@ -155,17 +179,23 @@ absl::Status Retention::FindDueBySize(const RetentionRules& rules, db::Micros no
 }
 
 absl::StatusOr<v1::PruneResponse> Retention::Prune(bool dry_run, const std::function<bool()>& over) {
-  const std::unique_lock<std::mutex> work(at_work_, std::try_to_lock);
-  if (!work.owns_lock()) {
+  if (!at_work_.TryLock()) {
     return MakeError(absl::StatusCode::kUnavailable, "PRUNE_AT_WORK",
                      "retention is being applied already; try again in a minute");
   }
+  auto response = PruneAlone(dry_run, over);
+  at_work_.Unlock();
+  return response;
+}
+
+absl::StatusOr<v1::PruneResponse> Retention::PruneAlone(bool dry_run, const std::function<bool()>& over) {
   const db::Micros now = absl::ToUnixMicros(options_.now());
   v1::PruneResponse response;
   const auto before = db::GetDatabaseSize(store_);
   if (!before.ok()) return before.status();
   response.set_database_bytes_before(before->bytes);
-  const auto due = FindDue(rules(), now);
+  const RetentionRules rules = this->rules();
+  auto due = FindDue(rules, now);
   if (!due.ok()) return due.status();
   for (const Due& rule : *due) {
     const auto removed = rule.what == Removal::kPoints ? RemovePoints(rule, now, dry_run)
@@ -173,6 +203,8 @@ absl::StatusOr<v1::PruneResponse> Retention::Prune(bool dry_run, const std::func
     if (!removed.ok()) return removed.status();
     *response.add_removed() = *removed;
   }
+  if (absl::Status status = PruneFiles(rules, now, dry_run, over, *std::move(due), response); !status.ok())
+    return status;
   while (!dry_run && !over() && !Stopping()) {
     const auto more = store_.Maintain();
     if (!more.ok()) return more.status();
@@ -182,6 +214,119 @@ absl::StatusOr<v1::PruneResponse> Retention::Prune(bool dry_run, const std::func
   const auto after = db::GetDatabaseSize(store_);
   if (!after.ok()) return after.status();
   response.set_database_bytes_after(after->bytes);
+  return response;
+}
+
+absl::Status Retention::PruneFiles(const RetentionRules& rules, db::Micros now, bool dry_run,
+                                   const std::function<bool()>& over, std::vector<Due> due,
+                                   v1::PruneResponse& response) {
+  for (const auto& [what, limit] : {std::pair(Removal::kDirectories, rules.directories_bytes),
+                                    std::pair(Removal::kLogs, rules.logs_bytes)}) {
+    if (limit == 0) continue;
+    auto by_size = FindDueByFiles(what, limit, now, due, over);
+    if (!by_size.ok()) return by_size.status();
+    const auto removed = RemoveFiles(*by_size, now, dry_run, over);
+    if (!removed.ok()) return removed.status();
+    *response.add_removed() = *removed;
+    due.push_back(*std::move(by_size));
+  }
+  if (rules.directories == absl::InfiniteDuration()) return absl::OkStatus();
+  const auto removed = RemoveDeletedStudies(rules.directories, now, dry_run, over);
+  if (!removed.ok()) return removed.status();
+  *response.add_removed() = *removed;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Retention::Due> Retention::FindDueByFiles(Removal what, int64_t limit, db::Micros now,
+                                                         const std::vector<Due>& due,
+                                                         const std::function<bool()>& over) {
+  Due by_size{absl::StrCat(What(what), " larger than ", SizeText(limit), " in total"), what, {}, {}};
+  std::set<int64_t> removed;
+  for (const Due& rule : due) {
+    if (rule.what == what) by_size.continues = false;
+    if (rule.what == what || rule.what == Removal::kDirectories)
+      removed.insert(rule.studies.begin(), rule.studies.end());
+  }
+  auto studies = db::ListRemovable(store_, what, now);
+  if (!studies.ok()) return studies.status();
+  std::erase_if(*studies, [&](int64_t id) { return removed.contains(id); });
+  const std::set<int64_t> present(studies->begin(), studies->end());
+  std::erase_if(sizes_, [&](const auto& size) {
+    return size.first.first == what && !present.contains(size.first.second);
+  });
+  int64_t left = 0;
+  for (const absl::Duration max_age : {kKeepSizes, kTrustSizes}) {
+    const auto sum = MeasureFiles(what, *studies, now, max_age, over);
+    if (!sum.ok()) return sum.status();
+    if (!sum->has_value()) {
+      absl::StrAppend(&by_size.rule, " (not measured yet)");
+      return by_size;
+    }
+    left = **sum;
+    if (left <= limit) return by_size;
+  }
+  for (const int64_t id : *studies) {
+    if (left <= limit) break;
+    const int64_t bytes = sizes_[{what, id}].bytes;
+    if (bytes == 0) continue;
+    by_size.studies.push_back(id);
+    left -= bytes;
+  }
+  return by_size;
+}
+
+absl::StatusOr<std::optional<int64_t>> Retention::MeasureFiles(Removal what,
+                                                               const std::vector<int64_t>& studies,
+                                                               db::Micros now, absl::Duration max_age,
+                                                               const std::function<bool()>& over) {
+  if (studies.empty()) return 0;
+  auto files = AttemptFiles::Open(options_.runs_dir);
+  if (!files.ok()) return files.status();
+  int64_t sum = 0;
+  for (const int64_t id : studies) {
+    FilesSize& size = sizes_[{what, id}];
+    // A size from the future was measured before the clock was set back.
+    if (size.at < absl::FromUnixMicros(now) - max_age || size.at > options_.now()) {
+      if (over() || Stopping()) return std::nullopt;
+      FilesRemoved found;
+      const absl::Status status = RemoveFilesOf(*files, what, id, now, /*dry_run=*/true, over, found);
+      if (over() || Stopping()) return std::nullopt;
+      // After an error, the sum contains the files that were found so far, and the next call measures
+      // this study again.
+      size = {found.bytes, status.ok() ? options_.now() : absl::InfinitePast()};
+    }
+    sum += size.bytes;
+  }
+  return sum;
+}
+
+absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveDeletedStudies(
+    absl::Duration age, db::Micros now, bool dry_run, const std::function<bool()>& over) {
+  v1::PruneResponse::Removed response;
+  auto files = AttemptFiles::Open(options_.runs_dir);
+  if (!files.ok()) return files.status();
+  const auto present = files->ListStudies();
+  if (!present.ok()) return present.status();
+  const auto deleted = db::ListDeletedStudies(store_, *present);
+  if (!deleted.ok()) return deleted.status();
+  FilesRemoved removed;
+  std::vector<int64_t> studies;
+  for (const int64_t id : *deleted) {
+    if (over() || Stopping()) break;
+    const int64_t files_before = removed.files;
+    const auto done = files->RemoveStudy(
+        id, absl::FromUnixMicros(now) - age, dry_run, [&] { return over() || Stopping(); }, removed);
+    if (done.value_or(removed.files > files_before)) studies.push_back(id);
+    if (!done.ok() && !absl::IsCancelled(done.status()))
+      spdlog::warn("retention: files of the deleted study {} remain, and are tried again: {}", id,
+                   std::string(done.status().message()));
+  }
+  LogLeft(removed);
+  response.set_rule(
+      absl::StrCat("directories of deleted studies older than ", AgeText(age), IdsText(studies)));
+  response.set_studies(static_cast<int64_t>(studies.size()));
+  response.set_directories(removed.directories);
+  response.set_bytes(removed.bytes);
   return response;
 }
 
@@ -207,7 +352,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
   v1::PruneResponse::Removed response;
   response.set_rule(due.rule);
   // Continue removals that an earlier call or process did not complete.
-  auto studies = db::ListUnfinished(store_, due.what);
+  auto studies = due.continues ? db::ListUnfinished(store_, due.what) : std::vector<int64_t>();
   if (!studies.ok()) return studies.status();
   const std::set<int64_t> unfinished(studies->begin(), studies->end());
   for (const int64_t id : due.studies) {
@@ -229,7 +374,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       if (absl::IsFailedPrecondition(begun)) continue;
       if (!begun.ok()) return begun;
     }
-    const absl::Status status = RemoveFilesOf(*files, due, id, until, dry_run, over, removed);
+    const absl::Status status = RemoveFilesOf(*files, due.what, id, until, dry_run, over, removed);
     response.set_studies(response.studies() + 1);
     if (!status.ok()) {
       spdlog::warn("retention: {} of study {} remain, and are tried again: {}", What(due.what), id,
@@ -238,29 +383,29 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       if (absl::Status ended = db::EndRemoval(store_, due.what, id); !ended.ok()) return ended;
     }
   }
-  if (removed.left > 0)
-    spdlog::warn("retention: left the directories of {} attempts alone; the last: {}", removed.left,
-                 removed.why_left);
+  LogLeft(removed);
   response.set_directories(removed.directories);
   response.set_bytes(removed.bytes);
   return response;
 }
 
-absl::Status Retention::RemoveFilesOf(AttemptFiles& files, const Due& due, int64_t study, db::Micros until,
+absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int64_t study, db::Micros until,
                                       bool dry_run, const std::function<bool()>& over,
                                       FilesRemoved& removed) {
-  const FilesOf what = due.what == Removal::kLogs ? FilesOf::kLogs : FilesOf::kEverything;
+  const FilesOf what = removal == Removal::kLogs ? FilesOf::kLogs : FilesOf::kEverything;
   absl::Status first_error;
+  std::set<int64_t> runs;  // runs whose checkpoints are already removed or counted
   for (int64_t after = 0; !over() && !Stopping();) {
     const auto attempts = db::ListEndedAttempts(store_, study, until, after, kAttemptsPerRead);
     // If the study was retried, the rest is removed when the study is final again.
     if (!attempts.ok()) return attempts.status();
     for (const db::EndedAttempt& attempt : *attempts) {
+      if (over() || Stopping()) break;
       after = attempt.id;
       if (attempt.directory.empty()) continue;  // restored from an archive, which has no files
       first_error.Update(
           files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run, removed));
-      if (what != FilesOf::kEverything) continue;
+      if (what != FilesOf::kEverything || !runs.insert(attempt.run_id).second) continue;
       const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
       first_error.Update(files.Remove(absl::StrCat(run, "/", db::kCheckpointsName), study, attempt.run_id,
                                       db::kCheckpointsName, what, dry_run, removed));

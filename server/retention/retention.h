@@ -2,9 +2,12 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,8 +47,9 @@ class Retention {
   void SetRules(const RetentionRules& rules) ABSL_LOCKS_EXCLUDED(mutex_);
   // Applies the rules now. Returns for each rule what it removed, or with `dry_run` what it would remove.
   // Removes points in short transactions until nothing is left or `over` returns true; the maintenance thread
-  // of the database removes the rest. Blocks while the filesystem of the runs blocks. Returns UNAVAILABLE
-  // while another call is in progress.
+  // of the database removes the rest. When `over` returns true before all files are measured, nothing is removed by the
+  // rules for their sizes; the next call continues to measure. Blocks while the filesystem of the runs blocks. Returns
+  // UNAVAILABLE while another call is in progress.
   absl::StatusOr<v1::PruneResponse> Prune(bool dry_run, const std::function<bool()>& over);
 
  private:
@@ -55,23 +59,52 @@ class Retention {
     db::Removal what = db::Removal::kPoints;
     std::vector<int64_t> studies;
     db::PointsSize points;
+    bool continues = true;  // whether it also continues removals of `what` that were interrupted
+  };
+  // The bytes of the files of a study that a rule would remove, and when they were measured.
+  struct FilesSize {
+    int64_t bytes = 0;
+    absl::Time at = absl::InfinitePast();
   };
 
   void Run();
+  absl::StatusOr<v1::PruneResponse> PruneAlone(bool dry_run, const std::function<bool()>& over)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at_work_);
   RetentionRules rules() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<Due>> FindDue(const RetentionRules& rules, db::Micros now);
   // Adds the rule for the size of the database. `due` has the rules for ages, whose points count as removed.
   absl::Status FindDueBySize(const RetentionRules& rules, db::Micros now, std::vector<Due>& due);
+  // Applies the rules for the sizes of files, and removes the directories of deleted studies. `due` has the
+  // other rules, which were applied before.
+  absl::Status PruneFiles(const RetentionRules& rules, db::Micros now, bool dry_run,
+                          const std::function<bool()>& over, std::vector<Due> due,
+                          v1::PruneResponse& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at_work_);
+  // Returns the rule for the size of the logs or the directories. Measures the files, for which it reads their
+  // directories. `due` has the rules before it, whose files count as removed.
+  absl::StatusOr<Due> FindDueByFiles(db::Removal what, int64_t limit, db::Micros now,
+                                     const std::vector<Due>& due, const std::function<bool()>& over)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at_work_);
+  // Returns the sum of the bytes of the files of these studies, and measures those that were not measured within
+  // `max_age`. Returns nothing if `over` returned true first.
+  absl::StatusOr<std::optional<int64_t>> MeasureFiles(db::Removal what, const std::vector<int64_t>& studies,
+                                                      db::Micros now, absl::Duration max_age,
+                                                      const std::function<bool()>& over)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at_work_);
   absl::StatusOr<v1::PruneResponse::Removed> RemovePoints(const Due& due, db::Micros now, bool dry_run);
   absl::StatusOr<v1::PruneResponse::Removed> RemoveFiles(const Due& due, db::Micros now, bool dry_run,
                                                          const std::function<bool()>& over);
-  absl::Status RemoveFilesOf(AttemptFiles& files, const Due& due, int64_t study, db::Micros until,
+  absl::Status RemoveFilesOf(AttemptFiles& files, db::Removal removal, int64_t study, db::Micros until,
                              bool dry_run, const std::function<bool()>& over, FilesRemoved& removed);
+  // Removes the directories of studies whose rows are deleted and whose files were not changed for `age`.
+  absl::StatusOr<v1::PruneResponse::Removed> RemoveDeletedStudies(absl::Duration age, db::Micros now,
+                                                                  bool dry_run,
+                                                                  const std::function<bool()>& over);
   bool Stopping() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RetentionOptions options_;
   db::Store& store_;
-  std::mutex at_work_;  // held during Prune
+  absl::Mutex at_work_;                                                                   // held during Prune
+  std::map<std::pair<db::Removal, int64_t>, FilesSize> sizes_ ABSL_GUARDED_BY(at_work_);  // by study id
   mutable absl::Mutex mutex_;
   RetentionRules rules_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

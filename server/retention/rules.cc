@@ -60,32 +60,42 @@ absl::Status ReadSize(const YAML::Node& node, const At& at, int64_t* bytes) {
   return absl::OkStatus();
 }
 
-// An entry of the section, such as `points`, with its only key, such as `older_than`.
+// An entry of the section, such as `logs`, and where its values go. nullptr: the entry does not have the key.
 struct Subject {
   const char* name;
-  const char* key;
+  absl::Duration RetentionRules::*age;  // older_than
+  int64_t RetentionRules::*size;        // max_size
   const char* example;
 };
-constexpr Subject kSubjects[] = {{"points", "older_than", "365d"},
-                                 {"logs", "older_than", "90d"},
-                                 {"attempt_directories", "older_than", "180d"},
-                                 {"database", "max_size", "50GiB"}};
+constexpr Subject kSubjects[] = {
+    {"points", &RetentionRules::points, nullptr, "older_than: 365d"},
+    {"logs", &RetentionRules::logs, &RetentionRules::logs_bytes, "older_than: 90d"},
+    {"attempt_directories", &RetentionRules::directories, &RetentionRules::directories_bytes,
+     "older_than: 180d"},
+    {"database", nullptr, &RetentionRules::database_bytes, "max_size: 50GiB"}};
 
 absl::Status ReadSubject(const Subject& subject, const YAML::Node& node, const At& at,
                          RetentionRules* rules) {
-  if (!node.IsMap() || node.size() != 1 || !node.begin()->first.IsScalar() ||
-      node.begin()->first.Scalar() != subject.key) {
-    return Invalid(at, node,
-                   absl::StrCat(subject.name, " needs {", subject.key, ": ...}, for example ", subject.name,
-                                ": {", subject.key, ": ", subject.example, "}"));
+  std::vector<std::string> keys;
+  if (subject.age != nullptr) keys.emplace_back("older_than: ...");
+  if (subject.size != nullptr) keys.emplace_back("max_size: ...");
+  const std::string needed = absl::StrCat(subject.name, " needs {", absl::StrJoin(keys, "} or {"), "}",
+                                          keys.size() > 1 ? " or both" : "", ", for example ", subject.name,
+                                          ": {", subject.example, "}");
+  if (!node.IsMap() || node.size() == 0) return Invalid(at, node, needed);
+  std::set<std::string> seen;
+  for (const auto& entry : node) {
+    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+    const bool is_age = subject.age != nullptr && key == "older_than";
+    const bool is_size = subject.size != nullptr && key == "max_size";
+    if (!is_age && !is_size) return Invalid(at, entry.first, needed);
+    if (!seen.insert(key).second)
+      return Invalid(at, entry.first, absl::StrCat("duplicate key \"", key, "\"; remove one"));
+    const absl::Status status = is_age ? ReadAge(entry.second, at, &(rules->*subject.age))
+                                       : ReadSize(entry.second, at, &(rules->*subject.size));
+    if (!status.ok()) return status;
   }
-  const YAML::Node value = node.begin()->second;
-  const absl::string_view name = subject.name;
-  if (name == "database") return ReadSize(value, at, &rules->database_bytes);
-  return ReadAge(value, at,
-                 name == "points" ? &rules->points
-                 : name == "logs" ? &rules->logs
-                                  : &rules->directories);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 //   retention:
 //     points: {older_than: 365d}
-//     logs: {older_than: 90d}
-//     attempt_directories: {older_than: 180d}
+//     logs: {older_than: 90d, max_size: 100GiB}
+//     attempt_directories: {older_than: 180d, max_size: 2TiB}
 //     database: {max_size: 50GiB}
 #pragma once
 
@@ -29,10 +29,14 @@ struct RetentionRules {
   // While the rows of the database take more bytes than this, the points of the study that ended first are
   // removed. 0 means no limit.
   int64_t database_bytes = 0;
+  // While the logs, or the directories, of all final studies take more bytes than this, those of the study that
+  // ended first are removed. 0 means no limit.
+  int64_t logs_bytes = 0, directories_bytes = 0;
 
   bool empty() const {
     return points == absl::InfiniteDuration() && logs == absl::InfiniteDuration() &&
-           directories == absl::InfiniteDuration() && database_bytes == 0;
+           directories == absl::InfiniteDuration() && database_bytes == 0 && logs_bytes == 0 &&
+           directories_bytes == 0;
   }
 };
 

@@ -23,7 +23,7 @@ YamlPtr At(const YamlNode& node, Position at) {
   return copy;
 }
 
-// Returns the entry with the longest key that is `path` or begins it; null if there is none.
+// Returns the entry with the longest key that equals `path` or is a prefix of it; null if there is none.
 YamlEntry* FindEntry(YamlNode& map, absl::string_view path) {
   YamlEntry* best = nullptr;
   for (YamlEntry& entry : map.entries) {
@@ -33,7 +33,7 @@ YamlEntry* FindEntry(YamlNode& map, absl::string_view path) {
   return best;
 }
 
-// Returns the mapping with `value` at `path`; null if `path` leads through something that is no mapping. `flat`: a new key
+// Returns the mapping with `value` at `path`; null if a part of `path` is not a mapping. `flat`: a new key
 // contains the rest of the path.
 YamlPtr Replaced(const YamlNode& map, absl::string_view path, const YamlPtr& value, bool flat) {
   auto copy = std::make_shared<YamlNode>(map);
@@ -60,6 +60,19 @@ YamlPtr Replaced(const YamlNode& map, absl::string_view path, const YamlPtr& val
 }
 
 }  // namespace
+
+absl::StatusOr<YamlPtr> WithDefault(const YamlPtr& root, const std::string& key, const std::string& value,
+                                    Position at) {
+  for (const YamlEntry& entry : root->entries) {
+    if (entry.key == key) return root;
+  }
+  const YamlResult parsed = ParseYaml(value);
+  if (parsed.root == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("the value is no YAML: ", parsed.error));
+  auto copy = std::make_shared<YamlNode>(*root);
+  copy->entries.push_back({key, at, At(*parsed.root, at)});
+  return copy;
+}
 
 std::string OverrideKey(const std::string& text) {
   return std::string(absl::StripAsciiWhitespace(absl::string_view(text).substr(0, text.find('='))));

@@ -105,11 +105,13 @@ absl::Status CheckText(const std::string& text, const std::string& path) {
   return absl::OkStatus();
 }
 
-// Returns "FILE:LINE:COLUMN", or "--set KEY".
+// Returns "FILE:LINE:COLUMN", "--set KEY", or the place of a default section.
 std::string PlaceOf(const StudyFile& file, Position at) {
   if (at.line > 0) return absl::StrCat(file.path, ":", at.line, ":", at.column);
   const size_t number = static_cast<size_t>(-at.line);
-  return absl::StrCat("--set ", number < file.set.size() ? OverrideKey(file.set[number]) : "");
+  if (number < file.set.size()) return absl::StrCat("--set ", OverrideKey(file.set[number]));
+  const size_t section = number - file.set.size();
+  return section < file.defaults.size() ? file.defaults[section].place : file.path;
 }
 
 absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
@@ -126,10 +128,11 @@ absl::Status InvalidFile(const StudyFile& file, std::vector<Problem> problems) {
       std::move(violations)));
 }
 
-// Reads as much of the text as possible. Returns an error only if nothing can be read. `directory`: where relative paths
-// start.
+// Reads as much of the text as possible. Returns an error only if nothing can be read. Relative paths
+// start at `directory`.
 absl::StatusOr<StudyFile> ParseText(const std::string& text, const std::string& path,
                                     const std::string& directory, const std::vector<std::string>& set,
+                                    const std::vector<DefaultSection>& defaults,
                                     std::vector<Problem>* problems) {
   if (const absl::Status status = CheckText(text, path); !status.ok()) return status;
   StudyFile file;
@@ -146,21 +149,30 @@ absl::StatusOr<StudyFile> ParseText(const std::string& text, const std::string& 
                                absl::StrCat("a study file is a mapping that starts with study: NAME, not ",
                                             ShowNode(*yaml.root))}});
   }
-  const absl::StatusOr<YamlPtr> root = WithOverrides(yaml.root, set);
+  absl::StatusOr<YamlPtr> root = WithOverrides(yaml.root, set);
   if (!root.ok())
     return Located(MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STUDY_FILE",
                              std::string(root.status().message())));
+  for (const DefaultSection& section : defaults) {
+    const int line = -static_cast<int>(set.size() + file.defaults.size());
+    absl::StatusOr<YamlPtr> with = WithDefault(*root, section.key, section.value, {line, 1});
+    if (!with.ok())
+      return WholeFile(absl::StatusCode::kInvalidArgument, section.place, with.status().message());
+    if (*with == *root) continue;
+    file.defaults.push_back(section);
+    root = std::move(with);
+  }
   *problems = ReadStudy(**root, directory, &file);
   return file;
 }
 
 absl::StatusOr<StudyFile> Parse(const std::string& path, const std::vector<std::string>& set,
-                                std::vector<Problem>* problems) {
+                                const std::vector<DefaultSection>& defaults, std::vector<Problem>* problems) {
   const absl::StatusOr<std::string> text = ReadText(path);
   if (!text.ok()) return text.status();
   std::error_code ignored;  // without a working directory the path stays relative; the server then rejects it
   const std::filesystem::path directory = std::filesystem::absolute(path, ignored).parent_path();
-  return ParseText(*text, path, directory.string(), set, problems);
+  return ParseText(*text, path, directory.string(), set, defaults, problems);
 }
 
 // Returns the position of the longest prefix of `field` that occurs in the file.
@@ -176,8 +188,8 @@ Position Find(const StudyFile& file, absl::string_view field) {
 
 absl::string_view Section(absl::string_view field) { return field.substr(0, field.find_first_of(".[")); }
 
-// Adds the violations in `status`, except those that may only follow from parts of the file that could
-// not be read.
+// Adds the violations in `status`. Leaves out violations that may be consequences of parts of the file that
+// could not be read.
 void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::vector<Problem>* problems) {
   std::set<std::string, std::less<>> broken;
   for (const Problem& problem : *problems) broken.emplace(Section(problem.field));
@@ -194,14 +206,14 @@ void AddSoundViolations(const StudyFile& file, const absl::Status& status, std::
 
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set) {
   std::vector<Problem> problems;
-  absl::StatusOr<StudyFile> file = Parse(path, set, &problems);
+  absl::StatusOr<StudyFile> file = Parse(path, set, {}, &problems);
   if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
   return file;
 }
 
 absl::StatusOr<StudyFile> ReadStudyText(const std::string& text, const std::string& name) {
   std::vector<Problem> problems;
-  absl::StatusOr<StudyFile> file = ParseText(text, name, "", {}, &problems);
+  absl::StatusOr<StudyFile> file = ParseText(text, name, "", {}, {}, &problems);
   if (file.ok() && !problems.empty()) return InvalidFile(*file, std::move(problems));
   return file;
 }
@@ -231,10 +243,10 @@ absl::Status Locate(const StudyFile& file, const absl::Status& status) {
 
 bool IsLocated(const absl::Status& status) { return status.GetPayload(kLocated).has_value(); }
 
-absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path,
-                                                const std::vector<std::string>& set) {
+absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path, const std::vector<std::string>& set,
+                                                const std::vector<DefaultSection>& defaults) {
   std::vector<Problem> problems;
-  absl::StatusOr<StudyFile> file = Parse(path, set, &problems);
+  absl::StatusOr<StudyFile> file = Parse(path, set, defaults, &problems);
   if (!file.ok()) return file.status();
   absl::StatusOr<ExpandedStudy> study = ExpandStudy(file->spec);
   if (!problems.empty()) {

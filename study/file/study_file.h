@@ -14,12 +14,21 @@
 
 namespace scalelab {
 
+// A section that a study file gets if it does not have it.
+struct DefaultSection {
+  std::string key;    // of the section, such as "notify"
+  std::string value;  // YAML
+  std::string place;  // where it was written, for errors: "PATH:LINE: KEY"
+};
+
 struct StudyFile {
   std::string path;              // as given by the user
   std::vector<std::string> set;  // values that replace those of the file, see study/file/overrides.h
   scalelab::v1::StudySpec spec;  // without defaults
   std::map<std::string, Position>
-      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file. Line -i: set[i]
+      positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file. Line -i: set[i],
+                  // then defaults[i - set.size()]
+  std::vector<DefaultSection> defaults;  // those that were added
 };
 
 // Reads and converts a study file. Checks only the structure of the file: keys are known and unique, and
@@ -34,7 +43,8 @@ struct StudyFile {
 // `path` "-" reads standard input. `set` has values that replace those of the file (study/file/overrides.h).
 //
 // Returns INVALID_ARGUMENT with every problem, one per line in file order: "FILE:LINE:COLUMN: sentence"
-// ("FILE: sentence" if the problem concerns the whole file, "--set KEY: sentence" if it concerns a value of `set`).
+// ("FILE: sentence" if the problem concerns the whole file, "--set KEY: sentence" if it concerns a value of `set`,
+// "PLACE: sentence" if it concerns a default section).
 // Returns NOT_FOUND if the file does not exist.
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set = {});
 
@@ -57,8 +67,9 @@ struct CheckedStudyFile {
 };
 
 // Runs all checks that need no server: ReadStudyFile, ExpandStudy and Locate. Returns the problems of all of
-// them in one error.
+// them in one error. Adds those of `defaults` whose keys neither the file nor `set` has.
 absl::StatusOr<CheckedStudyFile> CheckStudyFile(const std::string& path,
-                                                const std::vector<std::string>& set = {});
+                                                const std::vector<std::string>& set = {},
+                                                const std::vector<DefaultSection>& defaults = {});
 
 }  // namespace scalelab

@@ -148,6 +148,8 @@ class StudyReader {
     if (path == "slurm.sbatch_options") return ReadOptions(node, entry.at, path);
     if (path == "resources.time") return ReadTime(node, entry.at, path);
     if (path == "retry.on") return ReadCauses(node, entry.at, path);
+    // The word is for users whose configuration has a default for this section.
+    if (path == "notify" && node.kind == YamlNode::kScalar && !node.quoted && node.text == "none") return;
     if (path == "notify.on") return ReadOccasions(node, entry.at, path);
     if (path == "measure.extract") return ReadExtract(node, entry.at, path);
     if (field->message_type() != nullptr) {
@@ -221,7 +223,8 @@ class StudyReader {
     Add(entry.at, path, UnknownName(entry.key, node.text, {words.begin(), words.end()}));
   }
 
-  // Returns whether all scalars of the key are text. Environment variables are: 1.10 is not the number 1.1.
+  // Returns whether all scalars of the key are text, as for environment variables: there 1.10 is not
+  // the number 1.1.
   static bool IsText(absl::string_view name) {
     const GridKey key = FindGridKey(name);
     if (key.parameter == nullptr) return false;
@@ -230,7 +233,7 @@ class StudyReader {
            key.parameter->name == "env";
   }
 
-  // Returns whether the key is a mapping of names of the user's own: params, env.
+  // Returns whether the key is a mapping whose names the user chooses: params, env.
   static bool IsOwnMap(absl::string_view name) {
     const RunParameter* key = FindStudyKey(name);
     return key != nullptr && key->type == ParameterType::kMap;
@@ -284,7 +287,7 @@ class StudyReader {
         (*out->mutable_fields())[entry->key] = ReadValue(*entry->value, entry->key);
         continue;
       }
-      // params: {dropout: 0.1} is params.dropout: 0.1.
+      // Read params: {dropout: 0.1} like params.dropout: 0.1.
       for (const YamlEntry* own : Entries(*entry->value, entry->at, Path(path, entry->key), entry->key)) {
         const std::string name = Path(entry->key, own->key);
         if (out->fields().contains(name))

@@ -164,6 +164,28 @@ TEST_P(StoreRetention, ADeletedStudyLeavesNoMark) {
   EXPECT_EQ(ChunkRows(), 0);
 }
 
+TEST_P(StoreRetention, AStudyIsDeletedWhenAllItsRowsAreGone) {
+  CommitStudy(1);
+  CommitStudy(2, 700);
+  CommitStudy(4, 1, kEnd, StudyState::kRunning);
+  const std::vector<int64_t> ids = {0, 1, 2, 3, 4, 5};
+  EXPECT_THAT(ListDeletedStudies(*store_, ids).value(), ElementsAre(3)) << "larger ids may be used later";
+  WriteBatch batch;
+  batch.deleted_studies = {2};
+  Commit(batch);
+  ASSERT_TRUE(store_->Maintain().value());
+  EXPECT_TRUE(absl::IsNotFound(store_->GetStudy(2).status()));
+  EXPECT_THAT(ListDeletedStudies(*store_, ids).value(), ElementsAre(3)) << "some of its rows are left";
+  MaintainAll();
+  EXPECT_THAT(ListDeletedStudies(*store_, ids).value(), ElementsAre(2, 3));
+  batch.deleted_studies = {4};
+  Commit(batch);
+  MaintainAll();
+  Reopen();
+  EXPECT_THAT(ListDeletedStudies(*store_, ids).value(), ElementsAre(2, 3, 4));
+  EXPECT_THAT(ListDeletedStudies(*store_, {}).value(), IsEmpty());
+}
+
 TEST_P(StoreRetention, TheSizeOfTheDatabaseIsThatOfItsFile) {
   CommitStudy(1, 200);
   const DatabaseSize size = GetDatabaseSize(*store_).value();

@@ -1,5 +1,5 @@
-// Floods against nginx with deploy/nginx/scalelab.conf, without a token. The memory of scalelabd and the times of its calls stay as they
-// are.
+// Floods nginx, configured with deploy/nginx/scalelab.conf, without a token. The floods must not increase the
+// memory of scalelabd or the times of its calls.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -31,6 +31,8 @@ using testing::HasSubstr;
 constexpr char kNginx[] = "/usr/sbin/nginx";
 constexpr int64_t kFewBytes = 20'000'000;
 constexpr double kSoon = 50;  // ms
+constexpr double kQuietSoon =
+    16;  // ms; a machine whose calls take longer without a flood cannot show an effect
 
 // Returns the names of the services of the API, each with one of its methods, as in "scalelab.v1.StudyService/GetStudy".
 std::vector<std::string> Services() {
@@ -138,7 +140,8 @@ class NginxTest : public testing::Test {
     v1::ListStudiesResponse studies;
     return stub.ListStudies(Context(token).get(), {}, &studies);
   }
-  // Calls the service on its Unix socket until `over`, and notes its largest memory. Returns the times in milliseconds, sorted.
+  // Calls the service on its Unix socket until `over` is true, and records its largest memory. Returns the
+  // times in milliseconds, sorted.
   std::vector<double> CallUntil(const std::atomic<bool>& over, int64_t* most) {
     const auto stub =
         v1::StudyService::NewStub(grpc::CreateChannel(service_.socket(), grpc::InsecureChannelCredentials()));
@@ -167,24 +170,29 @@ class NginxTest : public testing::Test {
   template <typename Function>
   void Withstands(const char* name, const Function& flood) {
     const auto p99 = [](const std::vector<double>& sorted) { return sorted[sorted.size() * 99 / 100]; };
-    double slow = 0, limit = 0;
-    // Other programs can delay the calls of one flood, but what the flood does to them repeats.
-    for (int round = 0; round < 3 && slow >= limit; ++round) {
+    double slow = kSoon, slow_before = 0;
+    // Other programs can delay the calls during one flood. An effect of the flood itself occurs
+    // in every repetition.
+    for (int round = 0; round < 3 && slow >= kSoon && slow_before <= kQuietSoon; ++round) {
       int64_t before = 0;
       const std::vector<double> quiet = CallDuring([] { Pause(3); }, &before);
       int64_t most = before;
       const std::vector<double> during = CallDuring([&] { flood(port_, 8, [] {}); }, &most);
       slow = p99(during);
-      limit = std::max(kSoon, 3 * p99(quiet));
+      slow_before = p99(quiet);
       std::printf(
           "%s: memory of scalelabd +%.1f MB; %zu calls, p50 %.1f ms, p99 %.1f ms (before: %.1f ms, %.1f "
           "ms)\n",
           name, static_cast<double>(most - before) / 1e6, during.size(), during[during.size() / 2], slow,
-          quiet[quiet.size() / 2], p99(quiet));
+          quiet[quiet.size() / 2], slow_before);
       EXPECT_LT(most - before, kFewBytes);
     }
-    EXPECT_LT(slow, limit);
     EXPECT_TRUE(Eventually([&] { return List(*Front(), token_).ok(); }));
+    if (slow_before > kQuietSoon) {
+      GTEST_SKIP() << "the times of calls are not checked: before the flood, 1% took longer than "
+                   << slow_before << " ms, more than " << kQuietSoon << " ms";
+    }
+    EXPECT_LT(slow, kSoon);
   }
 
   Service service_;
@@ -205,7 +213,7 @@ TEST_F(NginxTest, CallersWithATokenAreServedAndOthersAreNot) {
   v1::CreateStudyResponse created;
   const grpc::Status submitted = front->CreateStudy(Context(token_).get(), create, &created);
   ASSERT_TRUE(submitted.ok()) << submitted.error_message();
-  // A stream that ends with the study.
+  // Open a stream that ends when the study ends.
   v1::WatchStudyRequest watch;
   watch.set_name(created.study().name());
   const auto context = Context(token_);

@@ -3,6 +3,7 @@
 #include <limits>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,24 @@ TEST(ExpandStudy, WithoutAMatrixIsOneCell) {
   EXPECT_TRUE(study.cells[0].key.fields().empty());
   ASSERT_EQ(study.runs.size(), 1u);
   EXPECT_TRUE(study.excluded.empty());
+}
+
+TEST(ExpandStudy, EndsSoonAfterItIsStopped) {
+  std::string steps;
+  for (int i = 1; i <= 10'000; ++i) absl::StrAppend(&steps, steps.empty() ? "" : ", ", i);
+  const v1::StudySpec spec =
+      Small(absl::StrCat(R"("matrix": [{"key": "max_steps", "values": [)", steps, "]}]"));
+  for (const int stop_at : {1, 3, 1'000'000}) {
+    int asked = 0;
+    const absl::StatusOr<ExpandedStudy> study = ExpandStudy(spec, {}, [&] { return ++asked >= stop_at; });
+    if (stop_at > 3) {
+      EXPECT_TRUE(study.ok()) << study.status();
+      EXPECT_GE(asked, 30) << "at least every 300 cells";
+    } else {
+      EXPECT_TRUE(absl::IsCancelled(study.status())) << study.status();
+      EXPECT_EQ(asked, stop_at);
+    }
+  }
 }
 
 TEST(ExpandStudy, StepsAloneLimitARunWithoutEpochs) {

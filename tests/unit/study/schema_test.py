@@ -50,6 +50,8 @@ class SchemaTest(unittest.TestCase):
             "study: s\nmatrix: {ranks: {pow3: [1, 8]}}",
             "study: s\nmatrix: {engine: [native/dpd]}",
             "study: s\norder: random",
+            "study: s\nnotify: all",
+            "study: s\nnotify: {mial: a@b.c}",
             "study: s\nrepeat: 3",
             "study: s\nrepeats: {min: 2, max: 10}",
             "study: s\nrepeats: {until: {half_with: 2%}}",
@@ -57,6 +59,10 @@ class SchemaTest(unittest.TestCase):
             "fixed: {ranks: 1}",
         ):
             self.assertNotEqual(self.errors(mistake), [], mistake)
+
+    def test_accepts_a_study_without_notifications(self):
+        self.assertEqual(self.errors("study: s\nnotify: none"), [])
+        self.assertEqual(self.errors("study: s\nnotify: {mail: a@b.c}"), [])
 
     def test_accepts_models_of_custom_programs(self):
         self.assertEqual(self.errors("study: s\nfixed: {engine: custom, model: mine, command: [./train.sh], ranks: 1}"), [])

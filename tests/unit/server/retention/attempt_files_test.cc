@@ -1,5 +1,6 @@
 #include "server/retention/attempt_files.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,6 +16,7 @@ namespace scalelab::server {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class AttemptFilesTest : public ::testing::Test {
@@ -42,8 +45,21 @@ class AttemptFilesTest : public ::testing::Test {
     return files->Remove(directory, 7, 12, token, what, dry_run, removed_);
   }
 
+  absl::StatusOr<bool> RemoveStudy(
+      absl::Time until, bool dry_run = false, const std::function<bool()>& over = [] { return false; }) {
+    auto files = AttemptFiles::Open(runs_);
+    if (!files.ok()) return files.status();
+    return files->RemoveStudy(7, until, dry_run, over, removed_);
+  }
+  static absl::Time ChangeOf(const std::string& path) {
+    struct stat found {};
+    EXPECT_EQ(lstat(path.c_str(), &found), 0) << path;
+    return absl::TimeFromTimespec(found.st_ctim);
+  }
+
   std::string base_, runs_, attempt_;
   FilesRemoved removed_;
+  const absl::Time future_ = absl::Now() + absl::Hours(1);
 };
 
 TEST_F(AttemptFilesTest, EverythingOfAnAttemptIsRemovedWithItsEmptyParents) {
@@ -147,6 +163,100 @@ TEST_F(AttemptFilesTest, ADirectoryThatIsTooDeepIsReportedAndTheRestStays) {
 TEST_F(AttemptFilesTest, AMissingDirectoryOfRunsIsReported) {
   fs::remove_all(runs_);
   EXPECT_TRUE(absl::IsUnavailable(Remove(FilesOf::kEverything)));
+  EXPECT_TRUE(absl::IsUnavailable(RemoveStudy(future_).status()));
+}
+
+TEST_F(AttemptFilesTest, TheStudiesAreTheDirectoriesNamedByAnId) {
+  for (const char* name :
+       {"12", "007", "+8", "-9", "0", " 5", "4x", "allocations", "doctor-aB3xYz", "99999999999999999999"})
+    fs::create_directory(runs_ + "/" + name);
+  Write(runs_ + "/13", 1);
+  fs::create_directory_symlink(base_, runs_ + "/14");
+  EXPECT_THAT(AttemptFiles::Open(runs_)->ListStudies().value(), ElementsAre(7, 12));
+  if (geteuid() != 0) return;  // only root can give a directory to another user
+  ASSERT_EQ(chown((runs_ + "/12").c_str(), 65534, 65534), 0);
+  EXPECT_THAT(AttemptFiles::Open(runs_)->ListStudies().value(), ElementsAre(7));
+}
+
+TEST_F(AttemptFilesTest, AStudyIsRemovedWithAllThatIsInIt) {
+  fs::create_directories(runs_ + "/7/13/token/checkpoints");
+  fs::create_directories(runs_ + "/7/13/checkpoints/step-8");
+  Write(runs_ + "/7/13/checkpoints/step-8/model", 60);
+  Write(runs_ + "/7/notes", 1);
+  fs::create_directory_symlink(base_, runs_ + "/7/13/token/all");
+  fs::create_directories(runs_ + "/8/1/token");
+  EXPECT_TRUE(RemoveStudy(future_, /*dry_run=*/true).value());
+  EXPECT_EQ(removed_.bytes, 161);
+  EXPECT_TRUE(fs::exists(attempt_ + "/checkpoints/deep/model.bin"));
+  removed_ = {};
+  EXPECT_TRUE(RemoveStudy(future_).value());
+  EXPECT_EQ(removed_.directories, 3) << "two attempts, and the checkpoints of a run";
+  EXPECT_EQ(removed_.files, 7);
+  EXPECT_EQ(removed_.bytes, 161);
+  EXPECT_FALSE(fs::exists(runs_ + "/7"));
+  EXPECT_TRUE(fs::exists(runs_ + "/8/1/token"));
+  EXPECT_TRUE(fs::exists(base_ + "/precious")) << "a link was followed";
+  EXPECT_FALSE(RemoveStudy(future_).value()) << "a second call finds nothing";
+}
+
+TEST_F(AttemptFilesTest, AStudyWithOneFileThatIsTooNewStays) {
+  const std::string newest = attempt_ + "/checkpoints/deep/model.bin";
+  // A time of modification in the past is no change in the past.
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, newest.c_str(), times, 0), 0);
+  EXPECT_FALSE(RemoveStudy(ChangeOf(newest) - absl::Nanoseconds(1)).value());
+  EXPECT_TRUE(fs::exists(newest));
+  EXPECT_TRUE(fs::exists(attempt_ + "/rank-0.out"));
+  EXPECT_EQ(removed_.files, 0);
+  EXPECT_TRUE(RemoveStudy(ChangeOf(newest)).value());
+}
+
+TEST_F(AttemptFilesTest, ARemovalOfAStudyThatWasInterruptedIsContinued) {
+  absl::Time until = absl::InfinitePast();
+  for (const auto& entry : fs::recursive_directory_iterator(runs_ + "/7"))
+    until = std::max(until, ChangeOf(entry.path()));
+  const auto interrupted = RemoveStudy(until, /*dry_run=*/false, [&] { return removed_.files == 2; });
+  EXPECT_TRUE(absl::IsCancelled(interrupted.status())) << interrupted.status();
+  ASSERT_TRUE(fs::exists(runs_ + "/7"));
+  // Make the directory newer than `until`, as a removal some time later does. The clock of the filesystem advances in
+  // steps of some milliseconds.
+  while (ChangeOf(runs_ + "/7") <= until) ASSERT_EQ(chmod((runs_ + "/7").c_str(), 0755), 0);
+  EXPECT_TRUE(RemoveStudy(until).value());
+  EXPECT_FALSE(fs::exists(runs_ + "/7"));
+  EXPECT_EQ(removed_.files, 4);
+  EXPECT_EQ(removed_.bytes, 100);
+}
+
+TEST_F(AttemptFilesTest, TheTimeOfADirectoryCountsWithoutFiles) {
+  fs::remove_all(runs_ + "/7");
+  fs::create_directories(runs_ + "/7/12/token");
+  const absl::Time newest = std::max({ChangeOf(runs_ + "/7"), ChangeOf(runs_ + "/7/12"), ChangeOf(attempt_)});
+  EXPECT_FALSE(RemoveStudy(newest - absl::Nanoseconds(1)).value());
+  EXPECT_TRUE(fs::exists(attempt_));
+  EXPECT_TRUE(RemoveStudy(newest).value());
+  EXPECT_FALSE(fs::exists(runs_ + "/7"));
+}
+
+TEST_F(AttemptFilesTest, AStudyBehindALinkIsLeftAlone) {
+  fs::rename(runs_ + "/7", base_ + "/moved");
+  fs::create_directory_symlink(base_ + "/moved", runs_ + "/7");
+  EXPECT_FALSE(RemoveStudy(future_).value());
+  EXPECT_EQ(removed_.left, 1);
+  EXPECT_THAT(removed_.why_left, HasSubstr("runs/7 is not a directory"));
+  EXPECT_TRUE(fs::exists(attempt_ + "/rank-0.out"));
+}
+
+TEST_F(AttemptFilesTest, AStudyWithADirectoryOfAnotherUserIsLeftAlone) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a directory to another user";
+  for (const char* level : {"/7", "/7/12", "/7/12/token"}) {
+    ASSERT_EQ(chown((runs_ + level).c_str(), 65534, 65534), 0);
+    EXPECT_FALSE(RemoveStudy(future_).value());
+    EXPECT_EQ(std::exchange(removed_.left, 0), 1) << level;
+    EXPECT_THAT(removed_.why_left, HasSubstr(std::string(level) + " belongs to another user"));
+    ASSERT_EQ(chown((runs_ + level).c_str(), 0, 0), 0);
+  }
+  EXPECT_EQ(removed_.files, 0);
+  EXPECT_TRUE(fs::exists(attempt_ + "/rank-0.out"));
 }
 
 }  // namespace

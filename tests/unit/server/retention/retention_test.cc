@@ -64,6 +64,16 @@ class RetentionTest : public ::testing::Test {
   RetentionOptions Options(const RetentionRules& rules) const {
     return {rules, runs(), [this] { return now_; }, absl::InfiniteDuration(), absl::InfiniteDuration()};
   }
+  void DeleteStudies(const std::vector<int64_t>& ids) {
+    db::WriteBatch batch;
+    batch.deleted_studies = ids;
+    ASSERT_TRUE(store_->Commit(batch).ok());
+  }
+  void MaintainAll() {
+    absl::StatusOr<bool> more = true;
+    while (more.ok() && *more) more = store_->Maintain();
+    EXPECT_TRUE(more.ok()) << more.status();
+  }
   bool HasPoints(int64_t study) {
     bool found = false;
     EXPECT_TRUE(store_->ReadPoints({study * 1000, "", {}}, [&](const db::Series&) { found = true; }).ok());
@@ -73,7 +83,7 @@ class RetentionTest : public ::testing::Test {
   db::TemporaryDirectory directory_;
   std::unique_ptr<db::Store> store_;
   int64_t random_ = 1;
-  const absl::Time now_ = absl::FromUnixSeconds(1'900'000'000);
+  const absl::Time now_ = absl::FromUnixSeconds(4'000'000'000);  // long after the tests write their files
 };
 
 TEST_F(RetentionTest, EachRuleRemovesWhatIsOlderAndNothingElse) {
@@ -92,7 +102,7 @@ TEST_F(RetentionTest, EachRuleRemovesWhatIsOlderAndNothingElse) {
   }
   const v1::PruneResponse done = Prune(rules);
   for (const v1::PruneResponse& response : {planned, done}) {
-    ASSERT_EQ(response.removed_size(), 3);
+    ASSERT_EQ(response.removed_size(), 4);
     EXPECT_EQ(response.removed(0).rule(), "attempt directories older than 180d");
     EXPECT_EQ(response.removed(0).studies(), 1);
     EXPECT_EQ(response.removed(0).directories(), 1);
@@ -103,6 +113,8 @@ TEST_F(RetentionTest, EachRuleRemovesWhatIsOlderAndNothingElse) {
     EXPECT_EQ(response.removed(2).rule(), "points older than 365d");
     EXPECT_EQ(response.removed(2).studies(), 1);
     EXPECT_EQ(response.removed(2).points(), 3);
+    EXPECT_EQ(response.removed(3).rule(), "directories of deleted studies older than 180d");
+    EXPECT_EQ(response.removed(3).studies(), 0);
   }
   EXPECT_FALSE(HasPoints(1));
   EXPECT_FALSE(fs::exists(DirectoryOf(1)));
@@ -139,6 +151,241 @@ TEST_F(RetentionTest, ADatabaseThatIsTooLargeLosesThePointsOfTheOldestStudies) {
   const db::DatabaseSize after = db::GetDatabaseSize(*store_).value();
   EXPECT_LE(after.bytes - after.free_bytes, rules.database_bytes + (int64_t{1} << 20));
   EXPECT_EQ(Prune(rules, true).removed(0).studies(), 0);
+}
+
+TEST_F(RetentionTest, DirectoriesThatAreTooLargeAreRemovedFromTheStudyThatEndedFirst) {
+  CommitStudy(1, 10);
+  CommitStudy(2, 40);
+  CommitStudy(3, 30);
+  CommitStudy(4, 20);
+  CommitStudy(5, 50, 1, /*final_study=*/false);
+  CommitStudy(6, 60);
+  db::WriteBatch hold;  // as a study that is retried and held
+  hold.studies = {db::AStudy(6)};
+  hold.studies[0].held = true;
+  ASSERT_TRUE(store_->Commit(hold).ok());
+  RetentionRules rules;
+  rules.directories_bytes = 30;  // the four final studies have 13 bytes each
+  const v1::PruneResponse planned = Prune(rules, /*dry_run=*/true);
+  for (int64_t study = 1; study <= 6; ++study) EXPECT_TRUE(fs::exists(DirectoryOf(study) + "/model"));
+  const v1::PruneResponse done = Prune(rules);
+  for (const v1::PruneResponse& response : {planned, done}) {
+    ASSERT_EQ(response.removed_size(), 1);
+    EXPECT_EQ(response.removed(0).rule(), "attempt directories larger than 0 MiB in total");
+    EXPECT_EQ(response.removed(0).studies(), 2);
+    EXPECT_EQ(response.removed(0).directories(), 2);
+    EXPECT_EQ(response.removed(0).bytes(), 26);
+  }
+  for (int64_t study : {2, 3}) {
+    EXPECT_FALSE(fs::exists(runs() + absl::StrCat("/", study))) << study;
+    EXPECT_EQ(db::GetRemoved(*store_, study)->directories, absl::ToUnixMicros(now_));
+    EXPECT_TRUE(HasPoints(study));
+  }
+  for (int64_t study : {1, 4, 5, 6}) EXPECT_TRUE(fs::exists(DirectoryOf(study) + "/model")) << study;
+  EXPECT_EQ(Prune(rules).removed(0).studies(), 0) << "the sum is within the limit";
+}
+
+TEST_F(RetentionTest, LogsThatAreTooLargeAreRemovedAndOtherFilesDoNotCount) {
+  for (int64_t study = 1; study <= 3; ++study) CommitStudy(study, 10 - static_cast<int>(study));
+  RetentionRules rules;
+  rules.logs_bytes = 18;  // 6 bytes for each study
+  EXPECT_EQ(Prune(rules).removed(0).studies(), 0);
+  rules.logs_bytes = 17;
+  const v1::PruneResponse planned = Prune(rules, /*dry_run=*/true), done = Prune(rules);
+  for (const v1::PruneResponse& response : {planned, done}) {
+    EXPECT_EQ(response.removed(0).rule(), "logs larger than 0 MiB in total");
+    EXPECT_EQ(response.removed(0).studies(), 1);
+    EXPECT_EQ(response.removed(0).bytes(), 6);
+  }
+  EXPECT_FALSE(fs::exists(DirectoryOf(1) + "/rank-0.out"));
+  EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model"));
+  EXPECT_TRUE(fs::exists(DirectoryOf(2) + "/rank-0.out"));
+  EXPECT_EQ(db::GetRemoved(*store_, 1)->logs, absl::ToUnixMicros(now_));
+}
+
+TEST_F(RetentionTest, WhatOtherRulesRemoveDoesNotCountAgainstASize) {
+  CommitStudy(1, 400);
+  CommitStudy(2, 100);
+  CommitStudy(3, 10);
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  rules.directories_bytes = 13;
+  rules.logs_bytes = 6;
+  for (const bool dry_run : {true, false}) {
+    const v1::PruneResponse response = Prune(rules, dry_run);
+    ASSERT_EQ(response.removed_size(), 4);
+    EXPECT_EQ(response.removed(0).studies(), 1) << "study 1 by its age";
+    EXPECT_EQ(response.removed(1).rule(), "attempt directories larger than 0 MiB in total");
+    EXPECT_EQ(response.removed(1).studies(), 1) << "study 2 by the size";
+    EXPECT_EQ(response.removed(2).studies(), 0) << "the logs of study 3 are all that is left";
+  }
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+  EXPECT_FALSE(fs::exists(DirectoryOf(2)));
+  EXPECT_TRUE(fs::exists(DirectoryOf(3) + "/rank-0.out"));
+}
+
+TEST_F(RetentionTest, LinksAndSharedCheckpointsAreNotCountedTwice) {
+  CommitStudy(1, 10);
+  CommitStudy(2, 5);
+  std::ofstream(directory_.path() + "/large") << std::string(1000, 'x');
+  fs::create_symlink(directory_.path() + "/large", DirectoryOf(1) + "/link");
+  fs::create_directory_symlink(directory_.path(), DirectoryOf(1) + "/all");
+  // A second attempt of the same run, which has the same checkpoints.
+  db::WriteBatch batch;
+  batch.attempts = {db::AnAttempt(1500, 1000, 2)};
+  batch.attempts[0].state = db::AttemptState::kSucceeded;
+  batch.attempts[0].finished = absl::ToUnixMicros(now_ - 10 * kDay);
+  batch.attempts[0].directory = absl::StrCat(runs(), "/1/1000/token-1500");
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  fs::create_directories(batch.attempts[0].directory);
+  fs::create_directories(runs() + "/1/1000/checkpoints");
+  std::ofstream(runs() + "/1/1000/checkpoints/weights") << std::string(40, 'x');
+  RetentionRules rules;
+  rules.directories_bytes = 13 + 40 + 13;
+  EXPECT_EQ(Prune(rules).removed(0).studies(), 0);
+  rules.directories_bytes -= 1;
+  const v1::PruneResponse planned = Prune(rules, /*dry_run=*/true), done = Prune(rules);
+  for (const v1::PruneResponse& response : {planned, done}) {
+    EXPECT_EQ(response.removed(0).studies(), 1);
+    EXPECT_EQ(response.removed(0).bytes(), 13 + 40);
+  }
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+  EXPECT_TRUE(fs::exists(directory_.path() + "/large"));
+}
+
+TEST_F(RetentionTest, NothingIsRemovedBeforeAllFilesAreMeasured) {
+  for (int64_t study = 1; study <= 3; ++study) CommitStudy(study, 10);
+  RetentionRules rules;
+  rules.directories_bytes = 1;
+  Retention retention(Options(rules), *store_);
+  // Each call measures only a part of the files.
+  int calls = 0;
+  bool measured = false;
+  while (!measured && calls < 20) {
+    ++calls;
+    int asked = 0;
+    const auto response = retention.Prune(/*dry_run=*/false, [&] { return ++asked > 6; });
+    ASSERT_TRUE(response.ok()) << response.status();
+    measured =
+        response->removed(0).rule() != "attempt directories larger than 0 MiB in total (not measured yet)";
+    if (measured) break;
+    EXPECT_EQ(response->removed(0).studies(), 0);
+    for (int64_t study : {1, 2, 3}) EXPECT_TRUE(fs::exists(DirectoryOf(study) + "/model")) << study;
+  }
+  EXPECT_TRUE(measured) << "a call did not use the sizes that others measured";
+  EXPECT_GT(calls, 1);
+  ASSERT_TRUE(retention.Prune(/*dry_run=*/false, [] { return false; }).ok());
+  for (int64_t study : {1, 2, 3}) EXPECT_FALSE(fs::exists(DirectoryOf(study))) << study;
+}
+
+TEST_F(RetentionTest, FilesThatWereRemovedByHandDoNotCount) {
+  CommitStudy(1, 10);
+  CommitStudy(2, 9);
+  RetentionRules rules;
+  rules.directories_bytes = 30;
+  RetentionOptions options = Options(rules);
+  absl::Time now = now_;
+  options.now = [&now] { return now; };
+  Retention retention(options, *store_);
+  const auto prune = [&] { return retention.Prune(/*dry_run=*/false, [] { return false; }); };
+  EXPECT_EQ(prune()->removed(0).studies(), 0);
+  fs::remove_all(DirectoryOf(2));
+  CommitStudy(3, 8);
+  now += absl::Hours(1);
+  EXPECT_EQ(prune()->removed(0).studies(), 0) << "the size of study 2 was not measured again";
+  EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model"));
+  CommitStudy(4, 7);
+  now += absl::Hours(1);
+  EXPECT_EQ(prune()->removed(0).studies(), 1);
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+}
+
+TEST_F(RetentionTest, TheDirectoriesOfDeletedStudiesAreRemoved) {
+  for (int64_t study = 1; study <= 4; ++study) CommitStudy(study, 10, 2);
+  DeleteStudies({2, 3});
+  MaintainAll();
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  fs::create_directories(runs() + "/5/5000/token");  // no study had this id yet
+  for (const char* other : {"/002", "/allocations/token", "/2x"}) fs::create_directories(runs() + other);
+  const v1::PruneResponse planned = Prune(rules, /*dry_run=*/true);
+  EXPECT_TRUE(fs::exists(DirectoryOf(2, 1) + "/model"));
+  const v1::PruneResponse done = Prune(rules);
+  for (const v1::PruneResponse& response : {planned, done}) {
+    ASSERT_EQ(response.removed_size(), 2);
+    EXPECT_EQ(response.removed(0).studies(), 0);
+    EXPECT_EQ(response.removed(1).rule(), "directories of deleted studies older than 180d: 2, 3");
+    EXPECT_EQ(response.removed(1).studies(), 2);
+    EXPECT_EQ(response.removed(1).directories(), 4);
+    EXPECT_EQ(response.removed(1).bytes(), 4 * 13);
+  }
+  for (const char* gone : {"/2", "/3"}) EXPECT_FALSE(fs::exists(runs() + gone)) << gone;
+  for (const char* kept : {"/1/1000/token-1000/model", "/4/4001/token-4001/model", "/5/5000/token", "/002",
+                           "/allocations/token", "/2x"})
+    EXPECT_TRUE(fs::exists(runs() + kept)) << kept;
+  EXPECT_EQ(Prune(rules).removed(1).rule(), "directories of deleted studies older than 180d");
+}
+
+TEST_F(RetentionTest, TheDirectoryOfADeletedStudyHasTheAgeOfItsFiles) {
+  CommitStudy(1, 5000);
+  DeleteStudies({1});
+  MaintainAll();
+  RetentionOptions options = Options({});
+  options.now = [] { return absl::Now() + 100 * kDay; };
+  Retention retention(options, *store_);
+  const auto prune = [&](absl::Duration age) {
+    RetentionRules rules;
+    rules.directories = age;
+    retention.SetRules(rules);
+    return retention.Prune(/*dry_run=*/false, [] { return false; });
+  };
+  EXPECT_EQ(prune(101 * kDay)->removed(1).studies(), 0);
+  EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model"));
+  EXPECT_EQ(prune(99 * kDay)->removed(1).studies(), 1);
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+}
+
+TEST_F(RetentionTest, WithoutARuleForDirectoriesThoseOfDeletedStudiesStay) {
+  CommitStudy(1, 400);
+  DeleteStudies({1});
+  MaintainAll();
+  RetentionRules rules;
+  rules.logs = rules.points = kDay;
+  rules.directories_bytes = 1;
+  const v1::PruneResponse response = Prune(rules);
+  for (const auto& removed : response.removed()) EXPECT_EQ(removed.studies(), 0) << removed.rule();
+  EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model"));
+}
+
+// Fails one call of ReadRows.
+class UnreadableStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReadRows(const std::function<absl::Status(db::Database&)>& read) override {
+    if (--reads_left == 0) return absl::UnavailableError("the database is locked");
+    return ForwardingStore::ReadRows(read);
+  }
+  int reads_left = 0;  // until the one that fails
+};
+
+TEST_F(RetentionTest, NothingIsRemovedIfTheStoreCannotSayWhichStudiesAreDeleted) {
+  for (int64_t study : {1, 2}) CommitStudy(study, 10);
+  DeleteStudies({1});
+  MaintainAll();
+  UnreadableStore store(std::move(store_));
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), store);
+  // They read the size of the database, the studies that are old enough, unfinished removals and the deleted studies.
+  for (const int read : {1, 2, 3, 4}) {
+    store.reads_left = read;
+    const auto response = retention.Prune(/*dry_run=*/false, [] { return false; });
+    EXPECT_TRUE(absl::IsUnavailable(response.status())) << read << ": " << response.status();
+    EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model")) << read;
+  }
+  EXPECT_EQ(retention.Prune(/*dry_run=*/false, [] { return false; })->removed(1).studies(), 1);
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+  EXPECT_TRUE(fs::exists(DirectoryOf(2) + "/model"));
 }
 
 TEST_F(RetentionTest, ARemovalThatWasInterruptedIsCompleted) {

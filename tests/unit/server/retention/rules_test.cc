@@ -30,10 +30,28 @@ TEST(RetentionRules, AgesAndSizesAreRead) {
   EXPECT_EQ(rules.logs, absl::Hours(12));
   EXPECT_EQ(rules.directories, absl::Minutes(90));
   EXPECT_EQ(rules.database_bytes, int64_t{3} << 29);
+  EXPECT_EQ(rules.logs_bytes, 0);
+  EXPECT_EQ(rules.directories_bytes, 0);
   EXPECT_FALSE(rules.empty());
   EXPECT_EQ(AgeText(rules.points), "365d");
   EXPECT_EQ(AgeText(rules.logs), "12h");
   EXPECT_EQ(AgeText(rules.directories), "90m");
+}
+
+TEST(RetentionRules, FilesHaveAnAgeOrASizeOrBoth) {
+  RetentionRules rules;
+  ASSERT_TRUE(
+      Read("logs: {max_size: 512MiB}\nattempt_directories: {max_size: 2TiB, older_than: 180d}\n", &rules)
+          .ok());
+  EXPECT_EQ(rules.logs, absl::InfiniteDuration());
+  EXPECT_EQ(rules.logs_bytes, int64_t{512} << 20);
+  EXPECT_EQ(rules.directories, absl::Hours(24 * 180));
+  EXPECT_EQ(rules.directories_bytes, int64_t{2} << 40);
+  for (const char* only : {"logs: {max_size: 1MiB}", "attempt_directories: {max_size: 1MiB}"}) {
+    RetentionRules one;
+    ASSERT_TRUE(Read(only, &one).ok());
+    EXPECT_FALSE(one.empty()) << only;
+  }
 }
 
 TEST(RetentionRules, WithoutRulesNothingIsRemoved) {
@@ -52,8 +70,15 @@ TEST(RetentionRules, AnErrorNamesThePlaceAndWhatToWrite) {
   EXPECT_THAT(ErrorOf("\npoint: {older_than: 1d}"),
               HasSubstr("line 2: retention: unknown key 'point'; did you mean points?"));
   EXPECT_THAT(ErrorOf("logs: 90d"),
-              HasSubstr("logs needs {older_than: ...}, for example logs: {older_than: 90d}"));
-  EXPECT_THAT(ErrorOf("logs: {max_size: 1GiB}"), HasSubstr("logs needs {older_than"));
+              HasSubstr("logs needs {older_than: ...} or {max_size: ...} or both, for example logs: "
+                        "{older_than: 90d}"));
+  EXPECT_THAT(ErrorOf("logs: {}"), HasSubstr("logs needs {older_than"));
+  EXPECT_THAT(ErrorOf("points: {max_size: 1GiB}"),
+              HasSubstr("points needs {older_than: ...}, for example points: {older_than: 365d}"));
+  EXPECT_THAT(ErrorOf("database: {max_size: 1GiB, older_than: 1d}"),
+              HasSubstr("database needs {max_size: ...}, for example database: {max_size: 50GiB}"));
+  EXPECT_THAT(ErrorOf("logs: {max_size: 1GiB, max_size: 1GiB}"), HasSubstr("duplicate key \"max_size\""));
+  EXPECT_THAT(ErrorOf("logs: {max_size: 1GB}"), HasSubstr("'1GB' is not a size; write MiB, GiB or TiB"));
   EXPECT_THAT(ErrorOf("database: {max_size: 50GB}"),
               HasSubstr("'50GB' is not a size; write MiB, GiB or TiB"));
   EXPECT_THAT(ErrorOf("database: {max_size: 99999999TiB}"), HasSubstr("is not a size"));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "proto/status.h"
 #include "tests/unit/study/file/study_file_fixture.h"
@@ -9,7 +10,9 @@
 namespace scalelab {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 // All sections that a study file can have.
 constexpr char kFull[] = R"(study: resnet20-strong
@@ -341,6 +344,83 @@ TEST_F(StudyFileTest, AWrongValueOfTheCommandLineIsNamed) {
             "--set study.name=x: a part of the key is no mapping in the study file");
   EXPECT_THAT(message({"seed=1", "fixed.epochs=many"}), testing::StartsWith("--set fixed.epochs: "));
   EXPECT_THAT(message({"fixed.colour=red"}), testing::StartsWith("--set fixed.colour: unknown key 'colour'"));
+}
+
+class DefaultSections : public StudyFileTest {
+ protected:
+  static constexpr char kWithout[] =
+      "study: s\nfixed: {model: resnet20, dataset: synthetic, epochs: 1}\nmatrix: {ranks: [1]}\n";
+
+  absl::StatusOr<CheckedStudyFile> Check(const std::string& text, const std::string& notify,
+                                         const std::vector<std::string>& set = {}) {
+    return CheckStudyFile(Put(text), set, {{"notify", notify, "/home/ada/config:2: notify"}});
+  }
+  std::string ErrorOf(const std::string& notify, const std::vector<std::string>& set = {}) {
+    return std::string(Check(kWithout, notify, set).status().message());
+  }
+};
+
+TEST_F(DefaultSections, AreAddedToAFileWithoutTheSection) {
+  const auto checked = Check(kWithout, " {mail: ada@uni.example, on: [end]}  # mine", {"repeats=2"});
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->file.spec.notify().mail(), "ada@uni.example");
+  EXPECT_THAT(checked->file.spec.notify().on(), ElementsAre(v1::Notify::END));
+  EXPECT_EQ(checked->study.spec.notify().mail(), "ada@uni.example");
+  EXPECT_EQ(checked->file.spec.repeats(), 2);
+  ASSERT_EQ(checked->file.defaults.size(), 1u);
+  EXPECT_EQ(checked->file.defaults[0].key, "notify");
+  EXPECT_TRUE(CheckStudyFile(Put(kWithout)).value().file.defaults.empty());
+}
+
+TEST_F(DefaultSections, DoNotReplaceOrExtendASectionOfTheStudy) {
+  const std::string own = absl::StrCat(kWithout, "notify: {command: chat}\n");
+  const std::pair<absl::StatusOr<CheckedStudyFile>, std::string> own_sections[] = {
+      {Check(own, "{mail: ada@uni.example}"), "chat"},
+      {Check(kWithout, "{mail: ada@uni.example}", {"notify={command: post}"}), "post"},
+      {Check(kWithout, "{mail: ada@uni.example}", {"notify.command=talk"}), "talk"},
+      // A default that is not used is not checked.
+      {Check(own, "{mail: nobody}"), "chat"}};
+  for (const auto& [checked, command] : own_sections) {
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    EXPECT_EQ(checked->file.spec.notify().command(), command);
+    EXPECT_EQ(checked->file.spec.notify().mail(), "");
+    EXPECT_TRUE(checked->file.defaults.empty());
+  }
+}
+
+TEST_F(DefaultSections, AStudyMayHaveNoNotifications) {
+  for (const auto& checked :
+       {Check(absl::StrCat(kWithout, "notify: none\n"), "{mail: ada@uni.example}"),
+        Check(kWithout, "{mail: ada@uni.example}", {"notify=none"}),
+        Check(absl::StrCat(kWithout, "notify: {command: chat}\n"), "{}", {"notify=none"})}) {
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    EXPECT_FALSE(checked->file.spec.has_notify());
+  }
+  EXPECT_THAT(Errors(absl::StrCat(kWithout, "notify: all\n")), HasSubstr("notify must be a mapping"));
+}
+
+TEST_F(DefaultSections, AnErrorNamesTheirPlaceAndKey) {
+  EXPECT_THAT(ErrorOf("{mail: nobody}"), AllOf(testing::StartsWith("/home/ada/config:2: notify: mail "),
+                                               HasSubstr("is not an address")));
+  EXPECT_THAT(ErrorOf("{mial: ada@uni.example}", {"repeats=2"}),
+              testing::StartsWith("/home/ada/config:2: notify: unknown key 'mial'"));
+  EXPECT_THAT(ErrorOf("{mail: a@b.c, on: [start]}"), testing::StartsWith("/home/ada/config:2: notify: "));
+  EXPECT_THAT(ErrorOf("ada@uni.example"),
+              testing::StartsWith("/home/ada/config:2: notify: notify must be a mapping"));
+  EXPECT_THAT(ErrorOf("{mail: [", {"repeats=2"}),
+              testing::StartsWith("/home/ada/config:2: notify: the value is no YAML: "));
+  EXPECT_THAT(ErrorOf(""),
+              testing::StartsWith("/home/ada/config:2: notify: notify needs mail, webhook or command"));
+  EXPECT_THAT(
+      ErrorOf("{mail: nobody}", {"fixed.colour=red"}),
+      AllOf(HasSubstr("--set fixed.colour: unknown key"), HasSubstr("/home/ada/config:2: notify: mail ")));
+}
+
+TEST_F(DefaultSections, AnErrorOfTheServerNamesTheirPlace) {
+  const auto checked = Check(kWithout, "{command: chat}");
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(Short(Locate(checked->file, InvalidFields({{"notify.command", "there is no command 'chat'"}}))),
+            "/home/ada/config:2: notify: there is no command 'chat'");
 }
 
 }  // namespace
