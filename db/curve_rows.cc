@@ -1,7 +1,6 @@
 #include "db/curve_rows.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -11,9 +10,10 @@
 namespace scalelab::db {
 namespace {
 
-constexpr size_t kMostChanged =
-    1 << 15;                   // ids that a study remembers; more of them cost as much as a new reading
-constexpr int64_t kNear = 16;  // ids so near each other are read by one scan
+// Maximum number of changed ids that are kept for a study. Reading more rows than this again would cost as
+// much as reading all rows of the study.
+constexpr size_t kMostChanged = 1 << 15;
+constexpr int64_t kNear = 16;  // ids whose distance is at most this are read by one scan
 constexpr absl::Duration kUnused = absl::Minutes(1);
 
 }  // namespace
@@ -56,11 +56,17 @@ absl::StatusOr<bool> KeptCurveRows::ReadChanged(Database& db, int64_t study_id,
   std::sort(changed.begin(), changed.end());
   auto updated = std::make_shared<std::vector<CurveRow>>(*rows_);
   const auto row_at = [&](size_t i) -> CurveRow& { return (*updated)[by_id_.empty() ? i : by_id_[i]]; };
-  const auto places = std::views::iota(size_t{0}, updated->size());
+  // A binary search. Clang 14 cannot compile std::ranges::lower_bound over std::views::iota of libstdc++ 12.
   const auto first_from = [&](int64_t id) {
-    return static_cast<size_t>(
-        std::ranges::lower_bound(places, id, {}, [&](size_t i) { return row_at(i).run_id; }) -
-        places.begin());
+    size_t low = 0, high = updated->size();
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      if (row_at(middle).run_id < id)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
   };
   std::vector<CurveRow> rows;
   for (size_t begin = 0, end = 0; begin < changed.size(); begin = end) {
@@ -109,7 +115,7 @@ absl::StatusOr<SharedCurveRows> CurveRowCache::List(int64_t study_id, Reader rea
     all_changed = std::exchange(study->all_changed, false);
   }
   if (all_changed) study->rows.Clear();
-  // The transaction begins after `changed` was taken: it contains the commits of all these changes.
+  // The transaction begins after `changed` was copied, so it sees the commits of all these changes.
   const absl::Status status = reader([&](Database& db) {
     study->mutex.AssertHeld();  // the thread safety analysis does not look through lambdas
     Transaction transaction(db, Transaction::Kind::kRead);
@@ -118,7 +124,7 @@ absl::StatusOr<SharedCurveRows> CurveRowCache::List(int64_t study_id, Reader rea
     if (updated.ok()) rows = *std::move(updated);
     return updated.status();
   });
-  // After an error, what has changed is not known any more.
+  // After an error the list of changes is lost, so all rows must be read again.
   if (!status.ok() || study->rows.size() < fewest_) study->rows.Clear();
   absl::MutexLock cache_lock(&mutex_);
   study->size = study->rows.size();

@@ -13,9 +13,10 @@ namespace {
 
 // Maximum number of cached ids; a cache is cleared when it is full.
 constexpr size_t kMaxRemembered = 1 << 16;
-// A running attempt's chunks are merged after so many appends.
+// The chunks of a running attempt are merged after this number of appends.
 constexpr int64_t kAppendsPerMerge = 1024;
-// Number of earlier columns of a part that are compared, to find one with the same lines, steps and times.
+// Number of earlier columns of a part with which a column is compared, to find one with equal lines,
+// steps and times.
 constexpr size_t kMaxAxesCompared = 8;
 
 absl::Status CheckColumn(const StreamAppend& append, const PointColumn& column) {
@@ -113,17 +114,23 @@ absl::StatusOr<int64_t> PointWriter::TakeAxisId(int64_t attempt_id) {
   return id;
 }
 
-absl::StatusOr<int64_t> PointWriter::KeyId(const std::string& name) {
-  if (auto it = key_ids_.find(name); it != key_ids_.end()) return it->second;
+absl::StatusOr<int64_t> MetricKeyId(Database& db, const std::string& name) {
   SCALELAB_RETURN_IF_ERROR(
-      Statement(db_, "INSERT INTO metric_key (name) VALUES (?) ON CONFLICT (name) DO NOTHING").Run(name));
-  Statement find(db_, "SELECT id FROM metric_key WHERE name = ?");
+      Statement(db, "INSERT INTO metric_key (name) VALUES (?) ON CONFLICT (name) DO NOTHING").Run(name));
+  Statement find(db, "SELECT id FROM metric_key WHERE name = ?");
   find.Bind(name);
   int64_t id = 0;
   if (find.Step()) find.Read(id);
   SCALELAB_RETURN_IF_ERROR(find.status());
+  return id;
+}
+
+absl::StatusOr<int64_t> PointWriter::KeyId(const std::string& name) {
+  if (auto it = key_ids_.find(name); it != key_ids_.end()) return it->second;
+  const absl::StatusOr<int64_t> id = MetricKeyId(db_, name);
+  if (!id.ok()) return id;
   if (key_ids_.size() >= kMaxRemembered) key_ids_.clear();
-  key_ids_[name] = id;
+  key_ids_[name] = *id;
   return id;
 }
 

@@ -16,6 +16,9 @@
 
 namespace scalelab::db {
 
+// Returns the id of a metric. Adds the metric if it is new, inside the caller's transaction.
+absl::StatusOr<int64_t> MetricKeyId(Database& db, const std::string& name);
+
 // Not thread-safe. All methods run inside the caller's transaction.
 class PointWriter {
  public:
@@ -27,7 +30,7 @@ class PointWriter {
   absl::Status AttemptEnded(int64_t attempt_id);
   // Merges small chunks of one attempt, at most some thousand rows. Returns whether more is left to do.
   absl::StatusOr<bool> MergeSome();
-  // Clears the cached ids: after a rollback, and after rows were deleted.
+  // Clears the cached ids. Must be called after a rollback, and after rows were deleted.
   void Forget();
 
  private:
@@ -42,7 +45,7 @@ class PointWriter {
     }
   };
   struct MergeTask {
-    int64_t attempt_id = 0, series_id = 0, chunk_id = 0;  // where to go on
+    int64_t attempt_id = 0, series_id = 0, chunk_id = 0;  // where the merge continues
     bool ended = false;
   };
   struct SmallChunk {
@@ -66,11 +69,11 @@ class PointWriter {
   absl::Status ReleaseAxis(int64_t id);
 
   Database& db_;
-  // Caches of the tables' contents.
+  // Caches of rows of the database.
   absl::flat_hash_map<std::string, int64_t> key_ids_;
   absl::flat_hash_map<SeriesKey, int64_t> series_ids_;
   absl::flat_hash_map<int64_t, int64_t> next_axis_;  // by attempt
-  // Axes of merged chunks by rank and first line, for the other metrics of the same events.
+  // Axes of merged chunks by rank and first line. The other metrics of the same events use the same axes.
   std::map<std::pair<int, int64_t>, int64_t> merged_axes_;
   int64_t merged_attempt_ = 0;  // of merged_axes_
   // Number of appends by attempt since the start, or since a merge was requested.

@@ -15,8 +15,8 @@ namespace {
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// gRPC rejects trailing metadata above 8 KiB, and with it the whole answer. The details are sent as base64
-// (factor 4/3) in addition to the message, whose percent encoding may triple its size.
+// gRPC rejects trailing metadata above 8 KiB, and then the whole response is lost. The details are sent as
+// base64 (factor 4/3) in addition to the message, whose percent encoding may triple its size.
 constexpr size_t kMaxWireMessage = 600;
 constexpr size_t kMaxWireDetails = 4096;
 

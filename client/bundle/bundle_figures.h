@@ -16,7 +16,7 @@ namespace scalelab::client {
 inline constexpr char kBundleManifest[] = "manifest.json", kBundleCurve[] = "curve.json",
                       kBundleCurveTable[] = "curve.csv", kBundleSpec[] = "study.yaml",
                       kBundleRuns[] = "runs.csv", kBundleReport[] = "report.html",
-                      kBundleArchive[] = "study.archive";
+                      kBundleArchive[] = "study.archive", kBundlePlan[] = "plan.json";
 
 struct FigureCheck {
   int64_t figures = 0;                   // numbers of the curve that were computed again
@@ -31,6 +31,8 @@ struct FigureCheck {
 absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle);
 
 // Returns the curve table of a bundle.
-std::string CurveTableText(const scalelab::v1::GetCurveResponse& curve);
+// With `columns`, it has only the columns of these names: bundles of older versions have fewer.
+std::string CurveTableText(const scalelab::v1::GetCurveResponse& curve,
+                           const std::vector<std::string>& columns = {});
 
 }  // namespace scalelab::client

@@ -104,7 +104,7 @@ absl::StatusOr<ExitCode> ExecuteAgent(const AgentOptions& options, Session& sess
   if (!server.ok()) return server.status();
   const auto files = MakeAgentFiles(server->address);
   if (!files.ok()) return files.status();
-  const absl::StatusOr<int> lock = LockAgent(*files);
+  const absl::StatusOr<LockFile> lock = LockAgent(*files);
   if (absl::IsAlreadyExists(lock.status())) {
     session.Say(absl::StrCat(lock.status().message(), "; its log is ", files->log));
     return ExitCode::kOk;

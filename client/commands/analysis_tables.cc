@@ -4,9 +4,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "client/commands/sections.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -21,18 +21,21 @@ using scalelab::v1::ComparedPair;
 using scalelab::v1::Estimate;
 using In = Column::In;
 
-std::string SignedPercent(const Estimate& e) {
-  if (!e.has_low()) return absl::StrFormat("%+.1f", 100 * e.mean());
-  return absl::StrFormat("%+.1f [%+.1f, %+.1f]", 100 * e.mean(), 100 * e.low(), 100 * e.high());
+// Appends the cell of tables and those of CSV. `scale` applies to tables only.
+void AddEstimate(bool has, const Estimate& e, std::vector<Cell>& row, double scale = 1) {
+  row.emplace_back(has ? WithInterval(e, [&](double value) { return Short(scale * value); }) : "-");
+  AddEstimateCells(has ? &e : nullptr, row);
 }
 
-std::string Interval(const Estimate& e, double scale = 1) {
-  if (!e.has_low()) return Short(scale * e.mean());
-  return absl::StrCat(Short(scale * e.mean()), " [", Short(scale * e.low()), ", ", Short(scale * e.high()),
-                      "]");
+std::string PaysText(const AdvisedSize& size) {
+  if (!size.has_gain()) return "-";
+  if (size.undecided()) return "undecided";
+  return size.pays() ? "yes" : "no";
 }
 
-Tone AnalysisTablesToneOf(ComparedPair::Verdict verdict) {
+}  // namespace
+
+Tone VerdictTone(ComparedPair::Verdict verdict) {
   switch (verdict) {
     case ComparedPair::FASTER:
     case ComparedPair::EQUIVALENT:
@@ -43,25 +46,6 @@ Tone AnalysisTablesToneOf(ComparedPair::Verdict verdict) {
       return Tone::kDim;
   }
 }
-
-void AddEstimate(bool has, const Estimate& e, std::vector<Cell>& row) {
-  row.emplace_back(has ? Exact(e.mean()) : "");
-  row.emplace_back(has && e.has_low() ? Exact(e.low()) : "");
-  row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
-}
-
-void AddEstimateColumns(const char* name, Section& section) {
-  for (const char* part : {"_mean", "_low", "_high"})
-    section.columns.push_back({absl::StrCat(name, part), In::kCsv});
-}
-
-std::string PaysText(const AdvisedSize& size) {
-  if (!size.has_gain()) return "-";
-  if (size.undecided()) return "undecided";
-  return size.pays() ? "yes" : "no";
-}
-
-}  // namespace
 
 absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text) {
   absl::string_view number = text;
@@ -96,10 +80,9 @@ Section ComparisonTable(const CompareCellsResponse& comparison) {
                                  pair.first(),
                                  pair.second(),
                                  absl::StrCat(pair.n()),
-                                 SignedPercent(pair.effect())};
-        AddEstimate(true, pair.effect(), row);
-        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())),
-                         AnalysisTablesToneOf(pair.verdict()));
+                                 DifferenceText(pair.effect())};
+        AddEstimateCells(&pair.effect(), row);
+        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())), VerdictTone(pair.verdict()));
         row.emplace_back(pair.has_equivalence_p() ? Exact(pair.equivalence_p()) : "");
         row.emplace_back(group.fingerprint());
         sink(row);
@@ -154,14 +137,10 @@ Section AdviceTable(const AdviseRanksResponse& response) {
     for (const Advice& advice : response.advice()) {
       for (const AdvisedSize& size : advice.sizes()) {
         const std::string key = KeyText(advice.key());
-        std::vector<Cell> row = {key.empty() ? response.display_name() : key, absl::StrCat(size.ranks()),
-                                 Interval(size.hours())};
+        std::vector<Cell> row = {key.empty() ? response.display_name() : key, absl::StrCat(size.ranks())};
         AddEstimate(true, size.hours(), row);
-        row.emplace_back(Interval(size.cost()));
         AddEstimate(true, size.cost(), row);
-        row.emplace_back(size.has_gain() ? Interval(size.gain(), 100) : "-");
-        AddEstimate(size.has_gain(), size.gain(), row);
-        row.emplace_back(size.has_hour_price() ? Interval(size.hour_price()) : "-");
+        AddEstimate(size.has_gain(), size.gain(), row, 100);
         AddEstimate(size.has_hour_price(), size.hour_price(), row);
         row.emplace_back(PaysText(size));
         row.emplace_back(!size.has_in_time() ? "-" : size.in_time() ? "yes" : "no");

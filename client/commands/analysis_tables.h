@@ -13,6 +13,9 @@ namespace scalelab::client {
 // name of the option.
 absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text);
 
+// Returns green for a faster or an equivalent first value, red for a slower one.
+Tone VerdictTone(scalelab::v1::ComparedPair::Verdict verdict);
+
 // Returns a row for each pair.
 Section ComparisonTable(const scalelab::v1::CompareCellsResponse& comparison);
 // Returns the facts below the comparison table: noise floors and notes.

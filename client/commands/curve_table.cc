@@ -1,6 +1,7 @@
 #include "client/commands/curve_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/sections.h"
 #include "client/factors/factor_table.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 
@@ -33,9 +35,14 @@ std::string WithMargin(const Estimate& e) {
   return absl::StrFormat("%s ± %.*f", mean, static_cast<int>(decimals), (e.high() - e.low()) / 2);
 }
 
-std::string WithInterval(const Estimate& e) {
-  if (!e.has_low() || !e.has_high()) return Ratio(e.mean());
-  return absl::StrCat(Ratio(e.mean()), " [", Ratio(e.low()), ", ", Ratio(e.high()), "]");
+std::string RatioWithInterval(const Estimate& e) { return WithInterval(e, Ratio); }
+
+// Returns for example "0.9123 ± 0.0040". An interval that would leave 0 to 1 ends there, and is then written with both ends.
+std::string AccuracyText(const Estimate& e) {
+  const auto digits = [](double share) { return absl::StrFormat("%.4f", share); };
+  const bool symmetric = std::abs((e.low() + e.high()) / 2 - e.mean()) < 5e-5;
+  if (!e.has_low() || !e.has_high() || !symmetric) return WithInterval(e, digits);
+  return absl::StrCat(digits(e.mean()), " ± ", digits((e.high() - e.low()) / 2));
 }
 
 std::string Milliseconds(Estimate seconds) {
@@ -45,10 +52,7 @@ std::string Milliseconds(Estimate seconds) {
   return WithMargin(seconds);
 }
 
-std::string PercentWithInterval(const Estimate& e) {
-  if (!e.has_low() || !e.has_high()) return Percent(e.mean());
-  return absl::StrCat(Percent(e.mean()), " [", Percent(e.low()), ", ", Percent(e.high()), "]");
-}
+std::string PercentWithInterval(const Estimate& e) { return WithInterval(e, Percent); }
 
 // One statistic: its title in tables, and the prefix of its five columns in CSV.
 struct Statistic {
@@ -87,8 +91,8 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
   using C = scalelab::v1::CommunicationCost;
   std::vector<Statistic> statistics = {
       {"samples/s", "throughput", In::kTables, Of<&P::has_throughput, &P::throughput>, WithMargin},
-      {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, WithInterval},
-      {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, WithInterval,
+      {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, RatioWithInterval},
+      {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, RatioWithInterval,
        kDropEfficiency},
       {"epoch s", "epoch_seconds", In::kTables, Of<&P::has_epoch_seconds, &P::epoch_seconds>,
        [](const Estimate& e) { return Short(e.mean()); }, kDropEpoch},
@@ -96,8 +100,7 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
        [](const Estimate& e) { return Percent(e.mean()); }, kDropShare},
       {"memory", "peak_memory", In::kTables, Of<&P::has_peak_memory, &P::peak_memory>,
        [](const Estimate& e) { return Bytes(e.mean()); }, kDropMemory},
-      {"accuracy", "accuracy", In::kTables, Of<&P::has_accuracy, &P::accuracy>,
-       [](const Estimate& e) { return absl::StrFormat("%.4f", e.mean()); }, kDropAccuracy},
+      {"accuracy", "accuracy", In::kTables, Of<&P::has_accuracy, &P::accuracy>, AccuracyText, kDropAccuracy},
       {"loss", "train_loss", In::kWide, Of<&P::has_train_loss, &P::train_loss>, WithMargin},
       {"time to acc.", "time_to_accuracy", In::kWide, Of<&P::has_time_to_accuracy, &P::time_to_accuracy>,
        [](const Estimate& e) { return Span(e.mean()); }}};
@@ -217,10 +220,7 @@ Section CurveTable(const GetCurveResponse& curve) {
     for (const CurveSeries& series : curve.series()) {
       for (const CurvePoint& point : series.points()) {
         std::vector<Cell> row;
-        for (const std::string& axis : axes) {
-          const auto it = series.key().fields().find(axis);
-          row.emplace_back(it == series.key().fields().end() ? "" : ValueText(it->second));
-        }
+        for (const std::string& axis : axes) row.emplace_back(AxisText(series.key(), axis));
         row.emplace_back(series.fingerprint().substr(0, 7));
         row.emplace_back(absl::StrCat(point.ranks()));
         row.emplace_back(point.asked() == 0 ? absl::StrCat(point.n())
@@ -297,10 +297,7 @@ Section CurveFacts(const GetCurveResponse& curve) {
     for (const auto& fit : curve.series(i).fits()) {
       const std::map<std::string, Estimate> sorted(fit.parameters().begin(), fit.parameters().end());
       const auto one = [](std::string* out, const auto& parameter) {
-        const Estimate& e = parameter.second;
-        absl::StrAppend(out, parameter.first, " ", Short(e.mean()));
-        if (e.has_low() && e.has_high())
-          absl::StrAppend(out, " [", Short(e.low()), ", ", Short(e.high()), "]");
+        absl::StrAppend(out, parameter.first, " ", WithInterval(parameter.second, Short));
       };
       facts.emplace_back(
           absl::StrCat(fit.law(), " fit"),

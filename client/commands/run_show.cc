@@ -170,6 +170,10 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
     answer.sections.push_back(NodeFacts(last.node_infos(), last.nodes()));
     answer.sections.back().title = "Hardware and software";
   }
+  if (!run.attempts().empty() && run.attempts().rbegin()->has_code()) {
+    answer.sections.push_back(CodeFacts(run.attempts().rbegin()->code()));
+    answer.sections.back().title = "Code";
+  }
   if (!run.summary().empty()) answer.sections.push_back(RunShowSummary(run));
   answer.main = answer.sections.size();
   answer.sections.push_back(RunTable(one, session.now()));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 #include "client/session/progress.h"
 
@@ -177,6 +178,20 @@ Section NodeFacts(const RepeatedPtrField<NodeInfo>& nodes, const RepeatedPtrFiel
   return Facts(std::move(all));
 }
 
+Section CodeFacts(const scalelab::v1::CodeSnapshot& code, std::vector<std::pair<std::string, Cell>> more) {
+  for (const auto& file : code.files())
+    more.emplace_back("file", absl::StrCat(file.path(), ", SHA-256 ", file.sha256()));
+  if (!code.git_root().empty()) {
+    more.emplace_back("git repository", code.git_root());
+    more.emplace_back("commit", code.git_commit().empty() ? "none" : code.git_commit());
+    std::string changes = !code.has_git_dirty() ? "unknown" : code.git_dirty() ? "yes" : "none";
+    if (!code.diff_sha256().empty())
+      absl::StrAppend(&changes, ", SHA-256 ", code.diff_sha256(), ", in ", code.diff_path());
+    more.emplace_back("changes since then", std::move(changes));
+  }
+  return Facts(std::move(more));
+}
+
 Section RunTable(const RepeatedPtrField<Run>& runs, absl::Time now) {
   using In = Column::In;
   std::vector<const google::protobuf::Struct*> keys;
@@ -204,10 +219,8 @@ Section RunTable(const RepeatedPtrField<Run>& runs, absl::Time now) {
     for (const Run& run : runs) {
       std::vector<Cell> row = {LastPart(run.name()), run.name(), absl::StrCat(run.position())};
       for (const std::string& axis : axes) {
-        const auto it = run.key().fields().find(axis);
         // Baseline runs have their own engine even if the grid has no engine axis.
-        const std::string fixed = axis == "engine" ? run.spec().engine() : "";
-        row.emplace_back(it == run.key().fields().end() ? fixed : ValueText(it->second));
+        row.emplace_back(AxisText(run.key(), axis, axis == "engine" ? run.spec().engine() : ""));
       }
       const auto throughput = run.summary().find("run/throughput");
       const bool has = throughput != run.summary().end();

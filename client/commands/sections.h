@@ -27,6 +27,11 @@ Section RunTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Run>& ru
 Section NodeFacts(const google::protobuf::RepeatedPtrField<scalelab::v1::NodeInfo>& nodes,
                   const google::protobuf::RepeatedPtrField<std::string>& names);
 
+// Returns the code of a user's program, one fact per line: the commit, the changes since then, and the hash of each file.
+// `more` comes first.
+Section CodeFacts(const scalelab::v1::CodeSnapshot& code,
+                  std::vector<std::pair<std::string, Cell>> more = {});
+
 // Returns the numbered chain of reasons. Ages and times until the next try are relative to `now`.
 Section ReasonTable(const google::protobuf::RepeatedPtrField<scalelab::v1::Reason>& reasons, absl::Time now);
 

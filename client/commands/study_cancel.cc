@@ -21,8 +21,8 @@ absl::StatusOr<ExitCode> ExecuteStudyCancel(const StudyCancelOptions& options, S
 
 void AddStudyCancel(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<StudyCancelOptions>();
-  CLI::App* command =
-      study.add_subcommand("cancel", "Cancel studies: queued runs at once, running ones when they stop");
+  CLI::App* command = study.add_subcommand(
+      "cancel", "Cancel studies: queued runs end at once, running ones when they have stopped");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudyCancel(*options, session); };

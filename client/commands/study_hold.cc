@@ -22,7 +22,7 @@ absl::StatusOr<ExitCode> ExecuteStudyHold(const StudyHoldOptions& options, Sessi
 void AddStudyHold(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<StudyHoldOptions>();
   CLI::App* command = study.add_subcommand(
-      "hold", "Keep queued runs of studies from beginning until `release`; running ones go on");
+      "hold", "Begin no queued run of these studies until `release`; running ones continue");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudyHold(*options, session); };

@@ -1,4 +1,5 @@
-// `scalelab study keys [KEY...]`: prints the run parameters that a study file may set. Needs no server.
+// `scalelab study keys [KEY...]`: prints the run parameters that a study file may set, or the keys of its
+// sections. Works without a server.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +7,7 @@
 #include "catalog/run_parameters.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
+#include "study/sections/section_keys.h"
 
 namespace scalelab::client {
 namespace {
@@ -30,7 +32,7 @@ std::string ShortValues(const RunParameter& parameter) {
   return ValuesText(parameter);
 }
 
-// Returns all facts about one key.
+// Returns all facts about one run parameter.
 Section KeyFacts(const v1::StudyKey& key) {
   Section facts =
       Facts({{"type", key.type()},
@@ -43,15 +45,31 @@ Section KeyFacts(const v1::StudyKey& key) {
   return facts;
 }
 
-// Returns INVALID_ARGUMENT with a suggestion if one of the names is not a key.
+// Returns a table of the keys of a section of study files.
+Section SectionTable(const std::string& name, std::vector<v1::StudyKey> keys) {
+  Section table;
+  table.title = name;
+  table.columns = {{"key"}, {"type"}, {"values"}, {"meaning", Column::In::kAll, false, true}};
+  table.rows = [keys = std::move(keys)](const RowSink& sink) {
+    for (const v1::StudyKey& key : keys)
+      sink({key.name(), key.type(), key.values(),
+            absl::StrCat(key.help(), key.details().empty() ? "" : ". ", key.details())});
+  };
+  return table;
+}
+
+// Returns INVALID_ARGUMENT with a suggestion if one of the names is neither a run parameter nor a place of a study file.
 absl::Status CheckNames(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    if (FindStudyKey(name) != nullptr) continue;
-    const std::string nearest = Nearest(name, StudyKeyNames());
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' is no key of fixed, matrix and zip",
-                     nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
-                     nearest.empty() ? "; `scalelab study keys` lists them" : ""));
+    if (FindStudyKey(name) != nullptr || !SectionKeys(name).empty()) continue;
+    std::vector<absl::string_view> known = StudyKeyNames();
+    const std::vector<std::string> sections = SectionKeyNames();
+    known.insert(known.end(), sections.begin(), sections.end());
+    const std::string nearest = Nearest(name, known);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", name, "' is neither a parameter of fixed, matrix and zip nor a section of a study file",
+        nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+        nearest.empty() ? "; `scalelab study keys` lists the parameters" : ""));
   }
   return absl::OkStatus();
 }
@@ -59,9 +77,21 @@ absl::Status CheckNames(const std::vector<std::string>& names) {
 absl::StatusOr<ExitCode> ExecuteStudyKeys(const std::vector<std::string>& names, Session& session) {
   if (const absl::Status known = CheckNames(names); !known.ok()) return known;
   v1::StudyKeyTable table;
-  for (const RunParameter& parameter : RunParameters()) {
-    const bool wanted = names.empty() || std::ranges::find(names, parameter.name) != names.end();
-    if (parameter.study_key && wanted) *table.add_keys() = ToKey(parameter);
+  std::vector<Section> single;  // about one name
+  if (names.empty()) {
+    for (const RunParameter& parameter : RunParameters()) {
+      if (parameter.study_key) *table.add_keys() = ToKey(parameter);
+    }
+  }
+  for (const std::string& name : names) {
+    if (const RunParameter* parameter = FindStudyKey(name)) {
+      *table.add_keys() = ToKey(*parameter);
+      single.push_back(KeyFacts(table.keys(table.keys_size() - 1)));
+      continue;
+    }
+    std::vector<v1::StudyKey> keys = SectionKeys(name);
+    table.mutable_keys()->Add(keys.begin(), keys.end());
+    single.push_back(SectionTable(name, std::move(keys)));
   }
   Section section;
   section.columns = {{"key"},
@@ -74,16 +104,15 @@ absl::StatusOr<ExitCode> ExecuteStudyKeys(const std::vector<std::string>& names,
                      {"meaning", Column::In::kAll, false, true}};
   section.rows = [&table](const RowSink& sink) {
     for (const v1::StudyKey& key : table.keys()) {
-      const RunParameter& parameter = *FindStudyKey(key.name());
-      sink({key.name(), key.type(), key.default_value(), ShortValues(parameter), key.values(), key.unit(),
-            EnginesText(parameter), key.help()});
+      const RunParameter* parameter = FindStudyKey(key.name());
+      sink({key.name(), key.type(), key.default_value(),
+            parameter == nullptr ? key.values() : ShortValues(*parameter), key.values(), key.unit(),
+            parameter == nullptr ? "" : EnginesText(*parameter), key.help()});
     }
   };
   Answer answer{table, {section}};
   answer.sections[0].in_tables = names.empty();
-  if (!names.empty()) {
-    for (const v1::StudyKey& key : table.keys()) answer.sections.push_back(KeyFacts(key));
-  }
+  for (Section& one : single) answer.sections.push_back(std::move(one));
   if (const absl::Status status = session.Print(answer); !status.ok()) return status;
   return ExitCode::kOk;
 }
@@ -91,10 +120,13 @@ absl::StatusOr<ExitCode> ExecuteStudyKeys(const std::vector<std::string>& names,
 }  // namespace
 
 void AddStudyKeys(CLI::App& study, Action& chosen) {
-  CLI::App* command = study.add_subcommand(
-      "keys", "List the parameters that a study file may set in fixed, matrix and zip; needs no server");
+  CLI::App* command = study.add_subcommand("keys",
+                                           "List the parameters that a study file may set in fixed, matrix "
+                                           "and zip, or the keys of a section; needs no server");
   auto names = std::make_shared<std::vector<std::string>>();
-  command->add_option("KEYS", *names, "Show everything about these parameters, in place of the list");
+  command->add_option("KEYS", *names,
+                      "Show everything about these parameters, or the keys of these sections (scaling, "
+                      "measure.extract), in place of the list");
   command->callback(
       [names, &chosen] { chosen = [names](Session& session) { return ExecuteStudyKeys(*names, session); }; });
 }

@@ -5,11 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "catalog/enum_word.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 #include "client/session/exit_code.h"
+#include "client/session/server_options.h"
 #include "study/file/study_file.h"
 
 namespace scalelab::client {
@@ -43,10 +47,7 @@ Section Cells(const PlanStudyResponse& plan) {
   section.rows = [&plan, axes](const RowSink& sink) {
     for (const auto& cell : plan.cells()) {
       std::vector<Cell> row;
-      for (const std::string& axis : axes) {
-        const auto it = cell.key().fields().find(axis);
-        row.emplace_back(it == cell.key().fields().end() ? "" : ValueText(it->second));
-      }
+      for (const std::string& axis : axes) row.emplace_back(AxisText(cell.key(), axis));
       for (std::string text : {absl::StrCat(cell.ranks()), absl::StrCat(cell.global_batch()),
                                absl::StrCat(cell.batch_per_rank()), Exact(cell.learning_rate()),
                                cell.steps() > 0 ? absl::StrCat(cell.steps()) : ""}) {
@@ -97,8 +98,30 @@ std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::S
   return absl::StrCat(plan.allocations_size(), ", ", at_once, " at the same time");
 }
 
+// Returns for example "mail ada@uni.example on end", and where a default was written; "" without notifications.
+std::string NotifyText(const StudyFile& file) {
+  using scalelab::v1::Notify;
+  if (!file.spec.has_notify()) return "";
+  const Notify& notify = file.spec.notify();
+  std::vector<std::string> receivers, occasions;
+  for (const auto& [kind, value] : {std::pair("mail", notify.mail()), std::pair("webhook", notify.webhook()),
+                                    std::pair("command", notify.command())}) {
+    if (!value.empty()) receivers.push_back(absl::StrCat(kind, " ", value));
+  }
+  for (const int event : notify.on())
+    occasions.push_back(EnumWord(Notify::Event_Name(static_cast<Notify::Event>(event))));
+  if (occasions.empty()) occasions = {"end", "first_failure"};
+  std::string text = absl::StrCat(absl::StrJoin(receivers, ", "), " on ", absl::StrJoin(occasions, ", "));
+  for (const DefaultSection& section : file.defaults) {
+    if (section.key == "notify") absl::StrAppend(&text, " (", section.place, ")");
+  }
+  return text;
+}
+
 absl::StatusOr<ExitCode> ExecuteStudyPlan(const StudyPlanOptions& options, Session& session) {
-  const auto checked = CheckStudyFile(options.file, options.set);
+  const auto defaults = StudyDefaults();
+  if (!defaults.ok()) return defaults.status();
+  const auto checked = CheckStudyFile(options.file, options.set, *defaults);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
@@ -117,7 +140,8 @@ absl::StatusOr<ExitCode> ExecuteStudyPlan(const StudyPlanOptions& options, Sessi
       {"node-hours, largest allocations",
        plan->node_hours_largest() > 0 ? Short(plan->node_hours_largest()) : ""},
       {"node-hours, own sizes", plan->node_hours_own() > 0 ? Short(plan->node_hours_own()) : ""},
-      {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""}};
+      {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""},
+      {"notify", NotifyText(checked->file)}};
   for (const std::string& why : plan->unusable()) facts.emplace_back("left out", why);
   answer.sections.push_back(Facts(std::move(facts)));
   answer.sections.back().title = "Total";

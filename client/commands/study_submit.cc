@@ -6,6 +6,7 @@
 #include "client/session/agent_start.h"
 #include "client/session/exit_code.h"
 #include "client/session/progress.h"
+#include "client/session/server_options.h"
 #include "client/session/watcher.h"
 #include "proto/uuid.h"
 #include "study/file/study_file.h"
@@ -42,7 +43,9 @@ void StartAgentIfNeeded(Session& session, Connection& server) {
 }
 
 absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, Session& session) {
-  const auto checked = CheckStudyFile(options.file, options.set);
+  const auto defaults = StudyDefaults();
+  if (!defaults.ok()) return defaults.status();
+  const auto checked = CheckStudyFile(options.file, options.set, *defaults);
   if (!checked.ok()) return AsInvalidInput(checked.status());
   CreateStudyRequest request;
   *request.mutable_spec() = checked->file.spec;

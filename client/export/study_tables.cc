@@ -234,7 +234,8 @@ DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {
   const std::vector<std::string> axes = AxesWithoutRanks(keys);
   DataTable table{"curve", axes, nullptr};
   AddFields(scalelab::v1::CurvePoint::default_instance(), "", &table.columns, nullptr);
-  for (const char* name : {"notes", "baseline_ranks", "fingerprint"}) table.columns.emplace_back(name);
+  for (const char* name : {"notes", "baseline_ranks", "fingerprint", "listed_order", "series_notes"})
+    table.columns.emplace_back(name);
   table.rows = [&curve, axes](const DataSink& sink) {
     absl::Status status;
     for (const CurveSeries& series : curve.series()) {
@@ -244,7 +245,8 @@ DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {
         std::vector<std::string> columns;
         AddFields(point, "", &columns, &row);
         row.insert(row.end(), {TextCell(absl::StrJoin(point.notes(), "; ")), int64_t{series.baseline_ranks()},
-                               TextCell(series.fingerprint())});
+                               TextCell(series.fingerprint()), int64_t{series.listed_order()},
+                               TextCell(absl::StrJoin(series.notes(), "; "))});
         if (status.ok()) status = sink(row);
       }
     }

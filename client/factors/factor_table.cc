@@ -5,8 +5,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 
@@ -24,19 +24,13 @@ using In = Column::In;
 
 std::string Mean(const Estimate& e) { return Percent(e.mean()); }
 
-std::string Percents(const Estimate& e) {
-  if (!e.has_low() || !e.has_high()) return Percent(e.mean());
-  return absl::StrCat(Percent(e.mean()), " [", Percent(e.low()), ", ", Percent(e.high()), "]");
-}
+std::string Percents(const Estimate& e) { return WithInterval(e, Percent); }
 
-std::string Numbers(const Estimate& e) {
-  if (!e.has_low() || !e.has_high()) return Short(e.mean());
-  return absl::StrCat(Short(e.mean()), " [", Short(e.low()), ", ", Short(e.high()), "]");
-}
+std::string Numbers(const Estimate& e) { return WithInterval(e, Short); }
 
 std::string Milliseconds(const Estimate& e) { return Short(1000 * e.mean()); }
 
-// A column with an estimate; null if the point has none.
+// A column of the table. `get` returns the estimate of a point, or null if the point has none.
 struct Figure {
   const char* title;
   const char* csv;
@@ -85,36 +79,27 @@ In ShownIn(const GetCurveResponse& curve, const std::function<bool(const CurvePo
   return In::kWide;
 }
 
-std::string SignedPercents(const Estimate& e) {
-  return absl::StrFormat("%+.1f [%+.1f, %+.1f]", 100 * e.mean(), 100 * e.low(), 100 * e.high());
-}
-
 // Returns for example "3 on n7: +8.1 [+5.0, +11.3]".
 Cell SlowestCell(bool has, const SlowestPart& part) {
   if (!has) return "-";
   const std::string who = !part.has_rank()      ? part.node()
                           : part.node().empty() ? absl::StrCat(part.rank())
                                                 : absl::StrCat(part.rank(), " on ", part.node());
-  return {absl::StrCat(who, ": ", SignedPercents(part.excess())),
+  return {absl::StrCat(who, ": ", DifferenceText(part.excess())),
           part.significant() ? Tone::kBad : Tone::kDim};
 }
 
 void AddSlowestCsv(bool has, const SlowestPart& part, std::vector<Cell>& row) {
   row.emplace_back(has && part.has_rank() ? absl::StrCat(part.rank()) : "");
   row.emplace_back(has ? part.node() : "");
-  row.emplace_back(has ? Exact(part.excess().mean()) : "");
-  row.emplace_back(has ? Exact(part.excess().low()) : "");
-  row.emplace_back(has ? Exact(part.excess().high()) : "");
+  AddEstimateCells(has ? &part.excess() : nullptr, row);
 }
 
 void AddRow(const CurveSeries& series, const CurvePoint& point, const std::vector<std::string>& axes,
             const std::vector<Figure>& figures, const RowSink& sink) {
   const ScalingFactors& factors = point.factors();
   std::vector<Cell> row;
-  for (const std::string& axis : axes) {
-    const auto it = series.key().fields().find(axis);
-    row.emplace_back(it == series.key().fields().end() ? "" : ValueText(it->second));
-  }
+  for (const std::string& axis : axes) row.emplace_back(AxisText(series.key(), axis));
   row.emplace_back(series.fingerprint().substr(0, 7));
   row.emplace_back(absl::StrCat(point.ranks()));
   row.emplace_back(absl::StrCat(factors.n()));
@@ -123,9 +108,7 @@ void AddRow(const CurveSeries& series, const CurvePoint& point, const std::vecto
   for (const Figure& figure : figures) {
     const Estimate* e = figure.get(point);
     row.emplace_back(e == nullptr ? "-" : figure.text(*e));
-    row.emplace_back(e == nullptr ? "" : Exact(e->mean()));
-    row.emplace_back(e == nullptr || !e->has_low() ? "" : Exact(e->low()));
-    row.emplace_back(e == nullptr || !e->has_high() ? "" : Exact(e->high()));
+    AddEstimateCells(e, row);
   }
   for (const double share : {factors.ideal_share(), factors.slower_share(), factors.imbalance_share(),
                              factors.data_share(), factors.communication_share()})
@@ -158,8 +141,7 @@ Section FactorTable(const GetCurveResponse& curve) {
   for (const Figure& figure : figures) {
     const In shown = ShownIn(curve, [&](const CurvePoint& point) { return figure.get(point) != nullptr; });
     section.columns.push_back({figure.title, figure.in == In::kTables ? shown : figure.in, true});
-    for (const char* part : {"_mean", "_low", "_high"})
-      section.columns.push_back({absl::StrCat(figure.csv, part), In::kCsv});
+    AddEstimateColumns(figure.csv, section);
   }
   for (const char* share :
        {"ideal_share", "slower_share", "imbalance_share", "data_share", "communication_share"})

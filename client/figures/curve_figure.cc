@@ -50,8 +50,9 @@ Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& 
   section.rows = [&curve, quantities, labels = SeriesLabels(curve)](const RowSink& sink) {
     for (int i = 0; i < curve.series_size(); ++i) {
       for (const CurvePoint& point : curve.series(i).points()) {
-        std::vector<Cell> row = {labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()),
-                                 absl::StrCat(point.n())};
+        std::vector<Cell> row = {
+            labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()),
+            point.asked() == 0 ? absl::StrCat(point.n()) : absl::StrCat(point.n(), "/", point.asked())};
         for (const Quantity quantity : quantities) {
           const Estimate* estimate = EstimateOf(point, quantity);
           row.emplace_back(estimate == nullptr ? "" : IntervalText(*estimate, AxisUnit(quantity)));

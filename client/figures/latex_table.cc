@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -41,14 +42,17 @@ std::string LatexTable(const Section& section, absl::string_view comment) {
     columns += column.right ? 'r' : 'l';
     titles.push_back(Latex(column.title));
   }
-  std::string out =
-      absl::StrCat("% ", Printable(comment), "\n% It needs \\usepackage{booktabs}.\n\\begin{tabular}{",
-                   columns, "}\n\\toprule\n", absl::StrJoin(titles, " & "), " \\\\\n\\midrule\n");
+  std::string out;
+  for (const absl::string_view line : absl::StrSplit(comment, '\n'))
+    absl::StrAppend(&out, "% ", Printable(line), "\n");
+  absl::StrAppend(&out, "% It needs \\usepackage{booktabs}.\n\\begin{tabular}{", columns, "}\n\\toprule\n",
+                  absl::StrJoin(titles, " & "), " \\\\\n\\midrule\n");
   section.rows([&](const std::vector<Cell>& row) {
     std::vector<std::string> cells;
     for (const size_t i : shown) {
       const std::string text = Latex(row.at(i).text);
-      // A minus sign needs mathematics; words may contain hyphens.
+      // LaTeX prints "-" as a minus sign only in math mode. Only columns of numbers need it; in words, "-"
+      // is a hyphen.
       const bool negative = section.columns[i].right && absl::StrContains(text, '-');
       cells.push_back(negative ? absl::StrReplaceAll(text, {{"-", "$-$"}}) : text);
     }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -79,15 +80,11 @@ const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
 std::vector<std::string> SeriesLabels(const GetCurveResponse& curve) {
   std::vector<const google::protobuf::Struct*> keys;
   for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
-  const auto text_of = [](const CurveSeries& series, const std::string& axis) {
-    const auto it = series.key().fields().find(axis);
-    return it == series.key().fields().end() ? std::string() : ValueText(it->second);
-  };
   std::vector<std::string> axes = AxesOf(keys);
   if (curve.series_size() > 1) {
     const auto same = [&](const std::string& axis) {
       std::set<std::string> values;
-      for (const CurveSeries& series : curve.series()) values.insert(text_of(series, axis));
+      for (const CurveSeries& series : curve.series()) values.insert(AxisText(series.key(), axis));
       return values.size() == 1;
     };
     axes.erase(std::remove_if(axes.begin(), axes.end(), same), axes.end());

@@ -8,6 +8,7 @@
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_elements.h"
+#include "client/plots/svg_panel.h"
 
 namespace scalelab::client {
 namespace {
@@ -18,6 +19,7 @@ using scalelab::v1::ScalingFactors;
 
 constexpr double kTitle = 42, kBars = 220, kBelow = 62, kLegend = 34;
 constexpr double kWidestBar = 46, kNarrowestLabel = 18;
+constexpr double kLabelGap = 6, kLetter = 7.6;  // the mean width of a letter in a wide font
 
 struct Part {
   const char* name;
@@ -25,7 +27,7 @@ struct Part {
   double (ScalingFactors::*share)() const;
 };
 
-// From the bottom to the top. The colours are those of Okabe and Ito (2008).
+// The parts of a bar from bottom to top. The colours are those of Okabe and Ito (2008).
 constexpr std::array<Part, 5> kParts = {{
     {"computation", "#009E73", &ScalingFactors::ideal_share},
     {"slower computation than in the base case", "#56B4E9", &ScalingFactors::slower_share},
@@ -40,6 +42,7 @@ struct Bar {
 };
 
 struct BarGroup {
+  size_t series = 0;  // index
   std::string label;
   std::vector<Bar> bars;
 };
@@ -48,7 +51,7 @@ std::vector<BarGroup> GroupsOf(const GetCurveResponse& curve) {
   const std::vector<std::string> labels = SeriesLabels(curve);
   std::vector<BarGroup> groups;
   for (int i = 0; i < curve.series_size(); ++i) {
-    BarGroup group{labels[static_cast<size_t>(i)], {}};
+    BarGroup group{static_cast<size_t>(i), labels[static_cast<size_t>(i)], {}};
     for (const CurvePoint& point : curve.series(i).points()) {
       if (point.factors().n() > 0) group.bars.push_back({point.ranks(), &point.factors()});
     }
@@ -113,6 +116,11 @@ std::string FactorBars(double top, const GetCurveResponse& curve) {
   const double width = std::min(slot * 0.8, kWidestBar), bottom = box.y + box.height;
   std::string out = Text(kLeft, top + 22, "title", "parts of the mean step, %");
   out += Axis(box);
+  // If a name does not fit below its bars, marks refer to the names in the legend of the series.
+  const bool marks = std::any_of(groups.begin(), groups.end(), [&](const BarGroup& group) {
+    const double space = static_cast<double>(group.bars.size() + 1) * slot;
+    return kLabelGap + kLetter * DisplayWidth(Printable(group.label)) > space;
+  });
   double x = box.x + slot / 2;
   for (const BarGroup& group : groups) {
     const double first = x;
@@ -125,9 +133,9 @@ std::string FactorBars(double top, const GetCurveResponse& curve) {
       }
       x += slot;
     }
-    const auto columns = static_cast<int>((x - first + slot) / 6.8);
-    out += Text((first + x) / 2, bottom + 36, "tick middle",
-                Cut(Printable(group.label), std::max(columns, 1), "…"));
+    const double middle = (first + x) / 2;
+    out += marks ? SeriesMark(group.series, middle, bottom + 32, group.label)
+                 : Text(middle, bottom + 36, "tick middle", group.label);
     x += slot;
   }
   out += Legend(bottom + kBelow);

@@ -19,8 +19,10 @@ namespace {
 // Labels after the last colour repeat the colours with another dash pattern.
 constexpr std::array<absl::string_view, 4> kDashes = {"", "7 4", "2 3", "9 3 2 3"};
 constexpr std::array<int, 6> kLineColors = {34, 33, 32, 35, 36, 31};
-constexpr double kLinesTop = 84, kLinesHeight = 360, kLinesLegend = 20;
+constexpr double kLinesTop = 84, kLinesHeight = 360, kLinesLegend = 20, kLinesTitleX = 16;
+constexpr double kLinesLetter = 7.6;  // the mean width of a digit in a wide font
 constexpr int kLinesRows = 18, kLinesLabel = 9;
+constexpr int kLinesTitleColumns = 68, kLinesSubtitleColumns = 130, kLinesLabelColumns = 52;
 
 // The smallest and largest finite values of a coordinate, with ticks at round numbers.
 Scale ScaleOf(const LinePlot& plot, std::vector<double> PlotLine::*values) {
@@ -51,13 +53,14 @@ Scale ScaleOf(const LinePlot& plot, std::vector<double> PlotLine::*values) {
   return scale;
 }
 
-std::string LinesTick(double value) {
+// Returns the label of a tick, with as many digits as distinguish it from the next one.
+std::string LinesTick(double value, const Scale& scale) {
+  if (value == 0) return "0";
   const double size = std::abs(value);
-  if (size >= 1e5 || (size > 0 && size < 1e-3)) return absl::StrFormat("%.2g", value);
-  std::string text = absl::StrFormat("%.4f", value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
+  const double step = scale.ticks.size() > 1 ? scale.ticks[1] - scale.ticks[0] : size;
+  int digits = std::clamp(static_cast<int>(std::ceil(std::log10(size / step))) + 2, 2, 15);
+  if (size >= 1e-3 && size < 1e5) digits = std::max(digits, 5);  // otherwise 20000 would become 2e+04
+  return absl::StrFormat("%.*g", digits, value);
 }
 
 // The distinct labels in order of appearance.
@@ -86,17 +89,17 @@ std::string Axes(const LinePlot& plot, const Box& box, const Scale& xs, const Sc
   for (const double tick : ys.ticks) {
     const double y = box.y + (1 - ys(tick)) * box.height;
     out += Line(box.x, y, box.x + box.width, y, "class=\"grid\"");
-    out += Text(box.x - 8, y + 4, "tick end", LinesTick(tick));
+    out += Text(box.x - 8, y + 4, "tick end", LinesTick(tick, ys));
   }
   for (const double tick : xs.ticks) {
     const double x = box.x + xs(tick) * box.width;
     out += Line(x, bottom, x, bottom + 5, "class=\"axis\"");
-    out += Text(x, bottom + 19, "tick middle", LinesTick(tick));
+    out += Text(x, bottom + 19, "tick middle", LinesTick(tick, xs));
   }
   out += Line(box.x, bottom, box.x + box.width, bottom, "class=\"axis\"");
   out += Line(box.x, box.y, box.x, bottom, "class=\"axis\"");
   out += Text(box.x + box.width / 2, bottom + 40, "title middle", plot.x_title);
-  absl::StrAppend(&out, "<text class=\"title middle\" transform=\"translate(", N(box.x - 52), " ",
+  absl::StrAppend(&out, "<text class=\"title middle\" transform=\"translate(", N(kLinesTitleX), " ",
                   N(box.y + box.height / 2), ") rotate(-90)\">", Escaped(plot.y_title), "</text>\n");
   return out;
 }
@@ -109,7 +112,10 @@ std::string SvgLines(const LinePlot& plot) {
   const Scale xs = ScaleOf(plot, &PlotLine::x), ys = ScaleOf(plot, &PlotLine::y);
   const std::vector<std::string> labels = LabelsOf(plot);
   const size_t shown = std::min(labels.size(), kMostLegendLines);
-  const Box box{kLeft, kLinesTop, kWidth - kLeft - kRight, kLinesHeight};
+  size_t longest = 0;  // label of the vertical axis
+  for (const double tick : ys.ticks) longest = std::max(longest, LinesTick(tick, ys).size());
+  const double left = std::max(kLeft, 2 * kLinesTitleX + kLinesLetter * static_cast<double>(longest));
+  const Box box{left, kLinesTop, kWidth - left - kRight, kLinesHeight};
   const double legend_top = kLinesTop + kLinesHeight + 68;
   const double lines = static_cast<double>((shown + 1) / 2 + (shown < labels.size() ? 1 : 0));
   const double height = legend_top + kLinesLegend * lines;
@@ -122,8 +128,8 @@ std::string SvgLines(const LinePlot& plot) {
       ".title{font-size:13px}.legend{font-size:13px}.middle{text-anchor:middle}.end{text-anchor:end}"
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}</style>\n",
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
-  out += Text(kLeft, 36, "head", plot.title);
-  out += Text(kLeft, 60, "sub", plot.subtitle);
+  out += Text(kLeft, 36, "head", Cut(plot.title, kLinesTitleColumns, "…"));
+  out += Text(kLeft, 60, "sub", Cut(plot.subtitle, kLinesSubtitleColumns, "…"));
   out += Axes(plot, box, xs, ys);
   for (const PlotLine& line : plot.lines) {
     const size_t index = IndexOf(labels, line.label);
@@ -146,7 +152,7 @@ std::string SvgLines(const LinePlot& plot) {
     const double x = i % 2 == 0 ? kLeft : kWidth / 2,
                  y = legend_top + kLinesLegend * static_cast<double>(i / 2);
     out += Line(x, y, x + 26, y, absl::StrCat(Stroke(i), " stroke-width=\"2\""));
-    out += Text(x + 36, y + 4, "legend", Cut(labels[i], 60, "…"));
+    out += Text(x + 36, y + 4, "legend", Cut(labels[i], kLinesLabelColumns, "…"));
   }
   if (shown < labels.size()) {
     out += Text(kLeft, legend_top + kLinesLegend * (lines - 1) + 4, "legend",
@@ -176,7 +182,7 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
   }
   std::string out = absl::StrCat(std::string(kLinesLabel, ' '), Printable(plot.y_title), "\n");
   std::vector<std::string> ticks(kLinesRows);
-  for (const double tick : ys.ticks) ticks[static_cast<size_t>(y_of(tick))] = LinesTick(tick);
+  for (const double tick : ys.ticks) ticks[static_cast<size_t>(y_of(tick))] = LinesTick(tick, ys);
   for (int row = 0; row < kLinesRows; ++row) {
     const std::string& tick = ticks[static_cast<size_t>(row)];
     absl::StrAppend(&out, absl::StrFormat("%*s ", kLinesLabel - 1, tick),
@@ -190,7 +196,7 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
   }
   size_t free = 0;
   for (const double tick : xs.ticks) {
-    const std::string text = LinesTick(tick);
+    const std::string text = LinesTick(tick, xs);
     const size_t at =
         static_cast<size_t>(kLinesLabel + 1) + static_cast<size_t>(x_of(tick)) - (text.size() - 1) / 2;
     if (at < free) continue;

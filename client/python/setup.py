@@ -23,7 +23,7 @@ def protoc():
         return [sys.executable, "-m", "grpc_tools.protoc"]
     program, plugin = shutil.which("protoc"), shutil.which("grpc_python_plugin")
     if not program or not plugin:
-        sys.exit("setup.py: no program generates the API: install grpcio-tools from PyPI, or protobuf-compiler-grpc from Debian")
+        sys.exit("setup.py: the API cannot be generated: install grpcio-tools from PyPI, or protobuf-compiler-grpc from Debian")
     return [program, f"--plugin=protoc-gen-grpc_python={plugin}"]
 
 

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -25,9 +26,7 @@ bool OfEpochs(absl::string_view key) {
 }
 
 std::string AxisValue(const Run& run, const std::string& axis) {
-  const auto it = run.key().fields().find(axis);
-  if (it != run.key().fields().end()) return ValueText(it->second);
-  return axis == "engine" ? run.spec().engine() : "";
+  return AxisText(run.key(), axis, axis == "engine" ? run.spec().engine() : "");
 }
 
 // Returns the axes that tell the runs apart; all axes if no axis has two values.

@@ -17,7 +17,7 @@ using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 using scalelab::v1::StudySpec;
 
-// What an hour of one rank costs: its GPUs, or its cores.
+// The price of an hour of one rank: the number of its GPUs or, without GPUs, of its cores.
 struct Price {
   std::string unit;
   int per_rank = 1;
@@ -28,7 +28,7 @@ Price PriceOf(const StudySpec& spec) {
   return {"core-hours", std::max(1, spec.resources().cpus_per_rank())};
 }
 
-// Returns the nodes of a run, each of which counts whole.
+// Returns the number of nodes of a run. A node that is used in part counts as one.
 int NodesOf(const StudySpec& spec, int ranks) {
   const int per_node = spec.resources().ranks_per_node();
   return per_node > 0 ? (ranks + per_node - 1) / per_node : 1;
@@ -61,7 +61,7 @@ Section Table(const StudyResults& results, const Price& price) {
     for (int i = 0; i < results.curve.series_size(); ++i) {
       for (const CurvePoint& point : results.curve.series(i).points()) {
         if (point.n() == 0 && point.asked() == 0) continue;
-        // A size without results is shown too, so that nobody takes it for one that was not tried.
+        // Show a size without results too: if it were missing, readers would think that it was not tried.
         const std::string repeats = point.n() == point.asked() || point.asked() == 0
                                         ? absl::StrCat(point.n())
                                         : absl::StrCat(point.n(), "/", point.asked());
@@ -80,7 +80,7 @@ Section Table(const StudyResults& results, const Price& price) {
   return section;
 }
 
-// The largest point whose efficiency, and that of all smaller ones, is high enough.
+// The largest point up to which all points have a sufficient efficiency.
 std::optional<CurvePoint> LargestEfficient(const CurveSeries& series, double least) {
   std::optional<CurvePoint> largest;
   for (const CurvePoint& point : series.points()) {
@@ -132,7 +132,7 @@ std::string ScalingProposal(const StudyResults& results, double least_efficiency
                   "; its node-hours are its seconds / 3600 x nodes, where each node counts whole. Brackets "
                   "are 95% confidence intervals over repeats; those of ratios contain the "
                   "variance of the base case. Runs "
-                  "that failed have no part in the figures.</p>\n");
+                  "that failed are not included in the figures.</p>\n");
   const std::string hardware = HardwareTables(results);
   if (!hardware.empty()) absl::StrAppend(&body, "<h2>Hardware and software</h2>\n", hardware);
   return HtmlPage(absl::StrCat(results.study.display_name(), ": scaling"), body);

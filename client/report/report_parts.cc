@@ -41,6 +41,31 @@ std::string HardwareTables(const StudyResults& results) {
   return out;
 }
 
+std::string CodeTables(const StudyResults& results) {
+  struct Version {
+    const scalelab::v1::CodeSnapshot* code;
+    std::vector<std::string> series;  // labels
+    int runs = 0;
+  };
+  std::vector<Version> versions;
+  std::map<std::string, size_t> known;  // index into `versions`, by the serialized code
+  for (const CurveSeries& series : results.curve.series()) {
+    for (const auto& one : series.code_versions()) {
+      const auto [it, is_new] = known.try_emplace(one.code().SerializeAsString(), versions.size());
+      if (is_new) versions.push_back({&one.code(), {}, 0});
+      versions[it->second].series.push_back(ShortKeyText(series.key()));
+      versions[it->second].runs += one.runs();
+    }
+  }
+  std::string out;
+  for (const Version& version : versions) {
+    const std::string all = absl::StrJoin(version.series, "; ");
+    out += HtmlTable(CodeFacts(*version.code, {{"series", all.empty() ? "all" : all},
+                                               {"successful runs", absl::StrCat(version.runs)}}));
+  }
+  return out.empty() ? "" : absl::StrCat("<h3>Code</h3>\n", out);
+}
+
 std::string HtmlLines(absl::string_view text) {
   std::string out;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) absl::StrAppend(&out, Html(line), "\n");

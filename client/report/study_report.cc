@@ -25,7 +25,7 @@ std::string Chapter(absl::string_view title, const std::string& body) {
   return body.empty() ? "" : absl::StrCat("<h2>", Html(title), "</h2>\n", body);
 }
 
-// The runs that did not succeed, with their reasons.
+// Returns the list of the runs that did not succeed, with their reasons.
 std::string Failures(const RepeatedPtrField<Run>& runs) {
   RepeatedPtrField<Run> failed;
   int count = 0;
@@ -53,7 +53,7 @@ std::string Failures(const RepeatedPtrField<Run>& runs) {
   return out;
 }
 
-// Where the figures come from.
+// Returns the section about the origin of the figures.
 std::string Provenance(const StudyResults& results) {
   const auto& study = results.study;
   std::vector<std::pair<std::string, Cell>> facts = {{"study", study.name()},
@@ -91,7 +91,7 @@ std::string StudyReport(const StudyResults& results) {
   }
   body += Chapter("Learning curves", learning);
   body += Chapter("Failures", Failures(results.runs));
-  body += Chapter("Provenance", Provenance(results) + HardwareTables(results));
+  body += Chapter("Provenance", Provenance(results) + HardwareTables(results) + CodeTables(results));
   body +=
       Chapter("Repeat this study", absl::StrCat("<p>Save these lines as <code>study.yaml</code>, then run "
                                                 "<code>scalelab study submit study.yaml</code>.</p>\n<pre>",

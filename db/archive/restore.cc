@@ -2,13 +2,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "db/archive/archive.h"
+#include "db/point_writer.h"
 #include "db/sqlite/return_if_error.h"
 #include "db/sqlite_store.h"
 
 namespace scalelab::db {
 namespace {
 
-// Limits of one transaction: some ten milliseconds.
+// Limits of one transaction, which then takes some tens of milliseconds.
 constexpr int kRows = 2000;
 constexpr int64_t kBytes = 1 << 20;
 
@@ -21,7 +22,7 @@ constexpr std::pair<Numbered, const char*> kCounters[] = {{Numbered::kStudy, "st
 
 size_t Index(Numbered of) { return static_cast<size_t>(of); }
 
-// The study of an archive; `deleted`: it is being deleted or restored.
+// Whether the study of an archive is in the database. `deleted`: it is being deleted or restored.
 struct Present {
   int64_t id = 0;  // 0: it is not there
   bool deleted = false;
@@ -50,18 +51,6 @@ absl::Status CheckAbsent(Database& db, const StudyRow& study) {
       "the study of the archive is being deleted, or restored by another call; try again in a minute");
 }
 
-// Returns the number of a metric.
-absl::StatusOr<int64_t> MetricKey(Database& db, const std::string& name) {
-  SCALELAB_RETURN_IF_ERROR(
-      Statement(db, "INSERT INTO metric_key (name) VALUES (?) ON CONFLICT (name) DO NOTHING").Run(name));
-  Statement find(db, "SELECT id FROM metric_key WHERE name = ?");
-  find.Bind(name);
-  int64_t id = 0;
-  if (find.Step()) find.Read(id);
-  SCALELAB_RETURN_IF_ERROR(find.status());
-  return id;
-}
-
 void SetText(Value& value, std::string text) {
   value.type = Value::Type::kText;
   value.bytes = std::move(text);
@@ -72,12 +61,13 @@ void SetInteger(Value& value, int64_t number) {
   value.integer = number;
 }
 
-// A notification that was not sent yet is not sent by the restored study.
+// The restored study does not send the notifications that were pending in the archive.
 void GiveUpPending(const ArchiveTable& table, ArchiveRow& row) {
   Value& state = row.values[ColumnIndex(table, "state")];
   if (state.integer != static_cast<int64_t>(NoticeRow::State::kPending)) return;
   SetInteger(state, static_cast<int64_t>(NoticeRow::State::kGivenUp));
-  SetText(row.values[ColumnIndex(table, "error")], "the study was archived before it was sent");
+  SetText(row.values[ColumnIndex(table, "error")],
+          "the study was archived before this notification was sent");
 }
 
 }  // namespace
@@ -140,7 +130,8 @@ absl::StatusOr<bool> Restore::Step() {
 absl::Status Restore::Begin(Database& db) {
   SCALELAB_RETURN_IF_ERROR(CheckAbsent(db, head_.study));
   for (const auto& [of, name] : kCounters) {
-    // An id is never used twice, even after a crash in the middle.
+    // Raise the counters in the first transaction, so that no id is used twice even if the restore
+    // does not end.
     if (head_.ids[Index(of)] == 0) continue;
     SCALELAB_RETURN_IF_ERROR(
         Statement(db,
@@ -183,7 +174,7 @@ absl::Status Restore::WriteRow(Database& db, ArchiveRow& row) {
         SetText(value, absl::StrCat("restored/", study_id(), "/", value.bytes));
         break;
       case Change::kMetricName: {
-        const absl::StatusOr<int64_t> key = MetricKey(db, value.bytes);
+        const absl::StatusOr<int64_t> key = MetricKeyId(db, value.bytes);
         if (!key.ok()) return key.status();
         SetInteger(value, *key);
         break;

@@ -66,6 +66,21 @@ absl::StatusOr<std::optional<PredictionRow>> Insert(Database& db, const Predicti
   return stored;
 }
 
+// Returns the rows that `sql` selects with `values` as its parameters.
+template <class... Values>
+absl::StatusOr<std::vector<PredictionRow>> ReadPredictions(Store& store, const std::string& sql,
+                                                           const Values&... values) {
+  std::vector<PredictionRow> rows;
+  const absl::Status status = store.ReadRows([&](Database& db) {
+    Statement all(db, sql.c_str());
+    all.Bind(values...);
+    while (all.Step()) rows.push_back(ReadRow<PredictionRow>(all));
+    return all.status();
+  });
+  if (!status.ok()) return status;
+  return rows;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::optional<PredictionRow>>> AddPredictions(
@@ -88,18 +103,10 @@ absl::StatusOr<std::vector<std::optional<PredictionRow>>> AddPredictions(
 }
 
 absl::StatusOr<std::vector<PredictionRow>> ListPredictionsToScore(Store& store, int limit) {
-  std::vector<PredictionRow> rows;
-  const absl::Status status = store.ReadRows([&](Database& db) {
-    static const std::string sql = SelectSql<PredictionRow>(
-        "WHERE state = 1 AND NOT EXISTS (SELECT 1 FROM run WHERE run.study_id = prediction.study_id AND "
-        "run.cell_id = prediction.cell_id AND run.state < 3) LIMIT ?");
-    Statement all(db, sql.c_str());
-    all.Bind(limit);
-    while (all.Step()) rows.push_back(ReadRow<PredictionRow>(all));
-    return all.status();
-  });
-  if (!status.ok()) return status;
-  return rows;
+  static const std::string sql = SelectSql<PredictionRow>(
+      "WHERE state = 1 AND NOT EXISTS (SELECT 1 FROM run WHERE run.study_id = prediction.study_id AND "
+      "run.cell_id = prediction.cell_id AND run.state < 3) LIMIT ?");
+  return ReadPredictions(store, sql, limit);
 }
 
 absl::Status SetPredictionScore(Store& store, const PredictionRow& row) {
@@ -114,31 +121,15 @@ absl::Status SetPredictionScore(Store& store, const PredictionRow& row) {
 
 absl::StatusOr<std::vector<PredictionRow>> ListPredictions(Store& store, const PredictionFilter& filter,
                                                            int64_t before, int limit) {
-  std::vector<PredictionRow> rows;
-  const absl::Status status = store.ReadRows([&](Database& db) {
-    static const std::string sql =
-        SelectSql<PredictionRow>("WHERE ") + kVisible + " AND (?4 = 0 OR id < ?4) ORDER BY id DESC LIMIT ?5";
-    Statement all(db, sql.c_str());
-    all.Bind(filter.viewer.all, filter.viewer.user, filter.study_id, before, limit);
-    while (all.Step()) rows.push_back(ReadRow<PredictionRow>(all));
-    return all.status();
-  });
-  if (!status.ok()) return status;
-  return rows;
+  static const std::string sql =
+      SelectSql<PredictionRow>("WHERE ") + kVisible + " AND (?4 = 0 OR id < ?4) ORDER BY id DESC LIMIT ?5";
+  return ReadPredictions(store, sql, filter.viewer.all, filter.viewer.user, filter.study_id, before, limit);
 }
 
 absl::StatusOr<std::vector<PredictionRow>> ListScoredPredictions(Store& store, int limit) {
-  std::vector<PredictionRow> rows;
-  const absl::Status status = store.ReadRows([&](Database& db) {
-    static const std::string sql =
-        SelectSql<PredictionRow>("WHERE state = 2 AND private = 0 ORDER BY id DESC LIMIT ?");
-    Statement all(db, sql.c_str());
-    all.Bind(limit);
-    while (all.Step()) rows.push_back(ReadRow<PredictionRow>(all));
-    return all.status();
-  });
-  if (!status.ok()) return status;
-  return rows;
+  static const std::string sql =
+      SelectSql<PredictionRow>("WHERE state = 2 AND private = 0 ORDER BY id DESC LIMIT ?");
+  return ReadPredictions(store, sql, limit);
 }
 
 absl::StatusOr<std::vector<BucketMetricRow>> ListBucketMetrics(Store& store, int64_t study_id, int repeats) {

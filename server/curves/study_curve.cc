@@ -1,11 +1,17 @@
 #include "server/curves/study_curve.h"
 
+#include <algorithm>
 #include <future>
+#include <map>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/engines.h"
+#include "db/provenance/run_codes.h"
+#include "server/analysis/code_versions.h"
 #include "server/analysis/concurrency.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/factors/explain_points.h"
@@ -30,7 +36,7 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
     if (!read.ok()) return read;
     of_run.steps = MeanOverRanks(ranks);
     read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, kComparedEpochs}, [&](db::Series series) {
-      // An attempt that continued a run lacks the first epochs.
+      // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
       if (series.step.front() == 0) of_run.epochs = std::move(series.value);
     });
     if (!read.ok()) return read;
@@ -38,8 +44,24 @@ absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vect
   return losses;
 }
 
-// Calls `work` on another thread or, if the system has no thread left, when its result is needed. The future of a thread waits
-// for its end when it is destroyed.
+// Reads the code of users' programs that the runs of the study executed. Most runs have equal texts.
+absl::StatusOr<RunCodes> ReadCodes(db::Store& store, int64_t study_id) {
+  const auto rows = db::ListRunCodes(store, study_id);
+  if (!rows.ok()) return rows.status();
+  RunCodes codes;
+  std::map<std::string, size_t> known;
+  for (const db::RunCode& row : *rows) {
+    const auto [it, is_new] = known.try_emplace(row.json, codes.codes.size());
+    if (is_new) {
+      if (auto s = FromJson(row.json, &codes.codes.emplace_back()); !s.ok()) return s;
+    }
+    codes.of_run[row.run_id] = it->second;
+  }
+  return codes;
+}
+
+// Calls `work` on another thread or, if the system has no thread left, when its result is needed. When the
+// returned future is destroyed, it waits for the end of its thread.
 template <class Work>
 auto Meanwhile(Work work) {
   try {
@@ -53,7 +75,8 @@ auto Meanwhile(Work work) {
 
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
                             const std::function<bool()>& over, v1::GetCurveResponse* curve) {
-  // Factors need the times of ranks, whose reading takes about as long as the rest of the curve.
+  // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
+  // rest of the curve.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
   if (factors) times = Meanwhile([&] { return store.ListRunTimes(study.id); });
   v1::StudySpec spec;
@@ -86,6 +109,12 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   *curve = MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
   const ExplainedRows explained{*cells, *parameters, rows, places};
   AddTimesToTarget(explained, *curve);
+  if (std::any_of(cells->begin(), cells->end(),
+                  [](const db::CellRow& cell) { return RunsOwnProgram(cell.engine); })) {
+    const auto codes = ReadCodes(store, study.id);
+    if (!codes.ok()) return codes.status();
+    AddCodeVersions(*cells, rows, places, *codes, *curve);
+  }
   if (factors) {
     const auto of_ranks = times.get();
     if (!of_ranks.ok()) return of_ranks.status();

@@ -10,7 +10,7 @@
 // the study recorded on the network that the ranks use. wait is the exposed communication that the simulation
 // does not explain. It is the difference between the measured and the simulated exposed communication of the
 // largest measured size. The model multiplies it by the ratio of the computations, and by the ratio of the
-// expected maxima of as many normal values as there are ranks.
+// expected maxima of p normal values, where p is the number of ranks.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ struct RecordedStep {
 // A measured world size whose runs recorded buckets.
 struct RecordedSize {
   int ranks = 0;
-  StepParts parts;
+  MeanStepParts parts;
   std::vector<RecordedStep> steps;  // one for each run; the largest size has one or more
 };
 

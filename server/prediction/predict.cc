@@ -78,9 +78,9 @@ std::optional<size_t> FindCell(const StudyData& study, Struct key, int ranks) {
 using TimesOfAttempts = std::map<int64_t, const db::RunTimes*>;
 
 // Returns the mean parts of a step of a cell's runs; nothing if one of them did not report them.
-std::optional<StepParts> ReadParts(const StudyData& source, size_t cell, const std::string& fingerprint,
-                                   const TimesOfAttempts& times) {
-  StepParts sums;
+std::optional<MeanStepParts> ReadParts(const StudyData& source, size_t cell, const std::string& fingerprint,
+                                       const TimesOfAttempts& times) {
+  MeanStepParts sums;
   double runs = 0;
   for (const db::CurveRow& row : source.rows) {
     if (row.cell_id != source.cells[cell].id || row.state != db::RunState::kSucceeded ||
@@ -103,7 +103,7 @@ std::optional<StepParts> ReadParts(const StudyData& source, size_t cell, const s
   const v1::RunSpec run = source.parameters.Spec(cell);
   const double batch = run.global_batch() > 0 ? static_cast<double>(run.global_batch()) / run.ranks()
                                               : static_cast<double>(run.batch_per_rank());
-  return StepParts{sums.compute / runs, sums.exposed / runs, sums.communication / runs, batch};
+  return MeanStepParts{sums.compute / runs, sums.exposed / runs, sums.communication / runs, batch};
 }
 
 // Returns the recorded steps of a cell's runs.
@@ -215,7 +215,7 @@ class Predictor {
   // `with_network` to whether the prediction depends on network_.
   std::optional<double> Replay(const Series& series, int ranks, bool& with_network) const {
     if (series.recorded.size() != series.measured.size()) return std::nullopt;
-    const StepParts& last = series.recorded.back().parts;
+    const MeanStepParts& last = series.recorded.back().parts;
     const int ranks_per_node = source_.spec.resources().ranks_per_node();
     const double batch =
         Strong(source_.spec) ? last.batch * series.measured.back().ranks / ranks : last.batch;

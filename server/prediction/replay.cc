@@ -47,13 +47,13 @@ std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, d
   std::vector<FitTerm> compute;
   bool batches_differ = false;
   for (const PartsOfSize& size : measured) {
-    const StepParts& parts = size.parts;
+    const MeanStepParts& parts = size.parts;
     if (!(parts.compute > 0)) return std::nullopt;
     if (!only_full || full(size)) compute.push_back({1, parts.batch, parts.compute});
     batches_differ = batches_differ || parts.batch != measured.front().parts.batch;
   }
   // With equal batches (weak scaling) the computation is that of the largest size.
-  const StepParts& last = measured.back().parts;
+  const MeanStepParts& last = measured.back().parts;
   if (!batches_differ) return last.compute;
   const FitFactors factors = FitNotNegative(compute);
   const auto at = [&](double samples) { return factors.first + factors.second * samples; };
@@ -68,7 +68,7 @@ std::optional<double> ReplayStep(const std::vector<PartsOfSize>& measured, int r
   std::vector<FitTerm> ring;
   double waiting = HUGE_VAL;
   for (const PartsOfSize& size : measured) {
-    const StepParts& parts = size.parts;
+    const MeanStepParts& parts = size.parts;
     if (size.ranks == 1) continue;
     waiting = std::min(waiting, parts.communication / parts.compute / LargestOf(size.ranks));
     const double p = size.ranks;

@@ -16,7 +16,7 @@
 namespace scalelab::server {
 
 // The mean times of a step that the ranks of a world size reported, in seconds.
-struct StepParts {
+struct MeanStepParts {
   double compute = 0;        // the step of the slowest rank without waiting for gradients
   double exposed = 0;        // the rest of the step
   double communication = 0;  // time with communication in progress, exposed or hidden
@@ -25,7 +25,7 @@ struct StepParts {
 
 struct PartsOfSize {
   int ranks = 0;
-  StepParts parts;
+  MeanStepParts parts;
 };
 
 // y = first f + second g for each term (f, g, y).

@@ -19,7 +19,7 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using Json = nlohmann::ordered_json;
 
-// Names of a user's own that are written as one key: params.dropout.
+// A pattern for names that the user chooses, written as one key: params.dropout.
 constexpr char kOwnNames[] = "^(params|env)\\.[A-Za-z_][A-Za-z0-9_]{0,63}$";
 
 // Returns the comment above a field as one line.
@@ -31,10 +31,10 @@ std::string CommentOf(const FieldDescriptor& field) {
   return text;
 }
 
-// The schema of one value of a name of a user's own.
+// Returns the schema of one value of a name that the user chooses.
 Json OwnValueSchema() { return {{"type", {"string", "number", "boolean"}}}; }
 
-// The schema of one value of a run parameter.
+// Returns the schema of one value of a run parameter.
 Json ValueSchema(const RunParameter& parameter) {
   Json schema;
   switch (parameter.type) {
@@ -84,7 +84,7 @@ std::string Description(const RunParameter& parameter) {
   return text;
 }
 
-// One value for each key: "fixed", "baseline" and an entry of "exclude".
+// Returns the schema of a mapping with one value for each key: "fixed", "baseline" and an entry of "exclude".
 Json ValuesOfKeys() {
   Json properties = Json::object();
   for (const RunParameter& parameter : RunParameters()) {
@@ -101,7 +101,7 @@ Json ValuesOfKeys() {
           {"additionalProperties", false}};
 }
 
-// The schema of an axis: a list of values, or a range of whole numbers.
+// Returns the schema of an axis: a list of values, or a range of whole numbers.
 Json AxisSchema(const RunParameter& parameter, bool may_repeat) {
   Json list = {{"type", "array"}, {"items", ValueSchema(parameter)}, {"minItems", 1}};
   if (!may_repeat) list["uniqueItems"] = true;
@@ -115,7 +115,8 @@ Json AxisSchema(const RunParameter& parameter, bool may_repeat) {
   return {{"anyOf", Json::array({std::move(list), std::move(range)})}};
 }
 
-// A list of values or a range for each key: "matrix", and an entry of "zip", in which values may repeat.
+// Returns the schema of a mapping with a list of values or a range for each key: "matrix", and an entry of
+// "zip", in which values may repeat.
 Json AxesOfKeys(bool may_repeat) {
   Json properties = Json::object(), own;
   for (const RunParameter& parameter : RunParameters()) {
@@ -144,7 +145,7 @@ Json EnumSchema(const EnumDescriptor& type) {
 
 Json MessageSchema(const Descriptor& message);
 
-// A number, or {min: 2, max: 10, until: {half_width: 2%}}.
+// Returns the schema of "repeats": a number, or {min: 2, max: 10, until: {half_width: 2%}}.
 Json RepeatsSchema() {
   const Json width = {{"type", {"string", "number"}}};
   Json until = {{"type", "object"},
@@ -171,6 +172,8 @@ Json FieldSchema(const FieldDescriptor& field) {
     return {{"type", "array"}, {"items", {{"$ref", "#/definitions/zip"}}}};
   if (name == "scalelab.v1.StudySpec.exclude") return {{"type", "array"}, {"items", values}};
   if (name == "scalelab.v1.StudySpec.repeats") return RepeatsSchema();
+  if (name == "scalelab.v1.StudySpec.notify")
+    return {{"anyOf", Json::array({MessageSchema(*field.message_type()), {{"const", "none"}}})}};
   if (name == "scalelab.v1.Resources.time_seconds") return {{"type", {"string", "integer"}}};
   if (field.is_map())
     return {{"type", "object"}, {"additionalProperties", {{"type", {"string", "number", "boolean"}}}}};
@@ -203,7 +206,7 @@ Json MessageSchema(const Descriptor& message) {
     const FieldDescriptor& field = *message.field(i);
     if (field.name() == "adaptive_repeats") continue;  // part of "repeats"
     Json schema = FieldSchema(field);
-    // Draft 7 ignores all other members of an object with a $ref.
+    // Wrap the $ref in "allOf", because draft 7 ignores all other members of an object with a $ref.
     if (schema.contains("$ref")) schema = {{"allOf", Json::array({schema})}};
     if (!schema.contains("description")) schema["description"] = CommentOf(field);
     properties[field.name() == "time_seconds" ? "time" : field.name()] = std::move(schema);

@@ -1,5 +1,5 @@
 """Prints the microseconds that an adapter needs to measure one step and write its event: the minimum of several rounds, which
-excludes the influence of other processes. For `scalelab-bench events`; argv: a directory to write to."""
+excludes the influence of other processes. `scalelab-bench events` starts it. Argument: a directory to write to."""
 import os
 import sys
 import time

@@ -1,8 +1,8 @@
-"""Trains with an adapter whose ranks write the events of about half of the steps. Writes how long steps take after a step with an
-event and after a step without one. For `scalelab-bench events`; argv: the adapter, and the file for the result.
+"""Measures the cost of step events, for `scalelab-bench events`. Arguments: the adapter, and the file for the result.
 
-The steps with events are chosen at random, the same on all ranks. So one training has both kinds of steps in one process, one after
-the other, and neither the machine nor the memory layout favours one of them.
+Trains with an adapter whose ranks write events for about half of the steps, which are chosen at random and are the same on all
+ranks. Writes the median duration of the steps that follow a step with an event, and of those that follow a step without one. Because
+both kinds occur in the same process, neither the state of the machine nor the memory layout favours one of them.
 """
 import json
 import os
@@ -32,7 +32,8 @@ class Events(training.Events):
 
 
 class RunMeter(training.RunMeter):
-    seconds = {True: [], False: []}  # of measured steps, by whether the previous step wrote an event: the time of a step begins with that
+    # Seconds of measured steps, by whether the previous step wrote an event. The time of a step begins with that writing.
+    seconds = {True: [], False: []}
 
     def add(self, total, times):
         super().add(total, times)

@@ -1,4 +1,5 @@
-// Programs of a user's own: their parameters, launchers, and figures from their output. Real processes.
+// Tests programs of users with real processes: their parameters, their launchers, and metrics
+// from their output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -154,13 +155,70 @@ TEST(OwnPrograms, TorchrunStartsTheRanksOfAPyTorchScript) {
   ExpectRanksMeet(python, "[torchrun]");
 }
 
+TEST(OwnPrograms, TheCodeOfAProgramIsShownWithItsResults) {
+  if (RunProgram({"git", "--version"}).code != 0) GTEST_SKIP() << "git is not installed";
+  Service service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  const auto git = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"git", "-C", service.dir(), "-c", "user.name=a", "-c", "user.email=a@b"});
+    const Output output = RunProgram(words);
+    EXPECT_EQ(output.code, 0) << output.err;
+    return output.out.substr(0, output.out.find('\n'));
+  };
+  service.File("train.sh", "echo speed 1\n");
+  git({"init", "-q"});
+  git({"add", "train.sh"});
+  git({"commit", "-qm", "first"});
+  const std::string commit = git({"rev-parse", "HEAD"});
+  service.File("train.sh", "echo speed 2\n");
+  // The first repeat writes the version that the second one executes. Each waits until git has read its version.
+  const std::string study = service.Submit(R"(study: code
+fixed:
+  engine: custom
+  ranks: 1
+  command: [sh, -c, 'until [ -s code.diff ]; do sleep 0.01; done; sh "$0" && echo echo speed 3 > "$0"', ./train.sh]
+repeats: 2
+measure: {success: exit_status, extract: [{metric: run/throughput, regex: 'speed ([0-9]+)'}]}
+)");
+  ASSERT_EQ(service.WaitFor(study, 60), 0) << service.Run({"run", "list", study, "-o", "wide"}).out;
+  const auto runs = service.Runs(study);
+  ASSERT_EQ(runs.size(), 2u);
+  const std::string script = service.dir() + "/train.sh";
+  for (const auto& run : runs) {
+    const auto code = service.Attempts(run["name"])[0]["code"];
+    ASSERT_TRUE(code.is_object()) << run["name"];
+    EXPECT_EQ(code["files"][0]["path"], script);
+    EXPECT_EQ(code["files"][0]["sha256"].get<std::string>().size(), 64u);
+    EXPECT_EQ(code["git_commit"], commit);
+    EXPECT_EQ(code["git_dirty"], true);
+    const std::string diff = code["diff_sha256"];
+    EXPECT_THAT(RunProgram({"sha256sum", code["diff_path"]}).out, HasSubstr(diff));
+    EXPECT_THAT(service.Run({"run", "show", run["name"]}).out,
+                AllOf(HasSubstr(commit), HasSubstr(script), HasSubstr(diff)));
+  }
+  EXPECT_NE(service.Attempts(runs[0]["name"])[0]["code"]["diff_sha256"],
+            service.Attempts(runs[1]["name"])[0]["code"]["diff_sha256"]);
+  const auto series = service.Json({"curve", study})["series"][0];
+  EXPECT_EQ(series["code_versions"].size(), 2u);
+  EXPECT_THAT(series["notes"], testing::Contains(HasSubstr("2 versions of the program")));
+  EXPECT_THAT(service.Run({"study", "report", study, "-o", "-"}).out,
+              AllOf(HasSubstr("<h3>Code</h3>"), HasSubstr(commit)));
+  const std::string bundle = service.dir() + "/code.tar";
+  ASSERT_EQ(service.Run({"study", "bundle", study, "-o", bundle}).code, 0);
+  const Output files = RunProgram({"tar", "tf", bundle});
+  EXPECT_THAT(files.out, AllOf(HasSubstr("plan.json"), HasSubstr("code-")));
+  EXPECT_THAT(RunProgram({"tar", "xOf", bundle, "--wildcards", "code-*.diff"}).out,
+              AllOf(HasSubstr("+echo speed 2"), HasSubstr("+echo speed 3")));
+  EXPECT_EQ(service.Run({"verify", bundle}).code, 0);
+}
+
 TEST(OwnPrograms, TheShippedNetpipeStudyMeasuresAnMpiBenchmarkThatNobodyChanged) {
   if (RunProgram({"sh", "-c", "command -v NPopenmpi"}).code != 0)
     GTEST_SKIP() << "NPopenmpi is not installed; deploy/setup installs netpipe-openmpi";
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
   const std::string shipped = ReadFile(absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/studies/netpipe.yaml"));
-  // One repeat, without the large messages.
+  // Change the study: one repeat, without the large messages.
   std::string small = shipped;
   for (const auto& [from, to] : {std::pair("[1024, 1048576]", "[64, 256]"),
                                  {"repeats: 3", "repeats: 1"},

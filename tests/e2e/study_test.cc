@@ -1,6 +1,7 @@
 // Studies from submission to curve, with real training on real images.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -153,6 +154,28 @@ TEST(Study, ATrainerThatFailsSaysWhyAndTheStudyEndsAsFailed) {
   EXPECT_THAT(runs[0]["message"].get<std::string>(), testing::HasSubstr("no luck today"));
   EXPECT_EQ(service.Attempts(runs[0]["name"]).size(), 1u) << "a trainer's own error is not tried again";
   EXPECT_EQ(service.Run({"run", "logs", runs[0]["name"], "--stderr"}).out, "oh dear\n");
+}
+
+TEST(Study, AStoppedRankFailsItsRunAfterTheTimeoutOfTheStudy) {
+  Service service({"--local-slots", "2"});
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(
+      "study: stopped\nfixed: {model: resnet20, dataset: synthetic, engine: native/ddp, ranks: 2, "
+      "global_batch: 32,"
+      " epochs: 20, max_steps: 100000, comm_timeout_s: 8}\n");
+  const std::string run = service.WaitUntilTraining(study, 20);
+  const std::vector<pid_t> ranks = service.Ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGSTOP);
+  EXPECT_EQ(service.WaitFor(study, 60), 5) << "the default is 10 minutes";
+  const auto runs = service.Runs(study);
+  EXPECT_EQ(runs[0]["state"], "FAILED");
+  EXPECT_EQ(runs[0]["cause"], "TRAINER_ERROR");
+  const std::string message = runs[0]["message"];
+  EXPECT_THAT(message, testing::HasSubstr("timed out after 8 s"));
+  EXPECT_THAT(message, testing::HasSubstr("does not answer (its process is stopped"));
+  EXPECT_EQ(service.Attempts(run).size(), 1u) << "a trainer's own error is not tried again";
+  EXPECT_TRUE(Eventually([&] { return service.Ranks().empty(); })) << "the stopped rank is left";
 }
 
 TEST(Study, TwoAllocationsServeTwoBlocksAtTheSameTime) {

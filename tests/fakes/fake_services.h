@@ -35,6 +35,7 @@ class FakeServices {
   std::vector<v1::Study> studies;  // newest first
   std::vector<v1::Run> runs;
   v1::PlanStudyResponse plan;
+  absl::Status plan_error;  // if set, PlanStudy fails with it
   v1::GetCurveResponse curve;
   v1::CompareCellsResponse comparison;
   v1::AdviseRanksResponse advice;
@@ -45,7 +46,7 @@ class FakeServices {
   v1::PruneResponse pruned;
   std::vector<std::string> archive;  // the pieces of an archive
   v1::ListFrameworksResponse frameworks;
-  std::chrono::seconds frameworks_limit{};  // of the last ListFrameworks
+  std::chrono::seconds frameworks_limit{};  // deadline of the last ListFrameworks
   v1::ListUsageResponse usage;
   v1::ListQueueResponse queue;
   std::vector<v1::Reason> reasons;  // for every study and run
@@ -156,6 +157,7 @@ class FakeServices {
     grpc::Status PlanStudy(grpc::ServerContext* c, const v1::PlanStudyRequest*,
                            v1::PlanStudyResponse* response) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
+      if (!f.plan_error.ok()) return ToGrpc(f.plan_error);
       *response = f.plan;
       return grpc::Status::OK;
     }

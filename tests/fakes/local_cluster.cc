@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "files/lock_file.h"
 #include "gtest/gtest.h"
 #include "server/scheduler/local_job.h"
 
@@ -44,15 +45,15 @@ LocalCluster::LocalCluster(int slots, int gpus) {
 LocalCluster::~LocalCluster() {
   scheduler_.reset();
   // Every worker leads a session, which contains the processes it has started. A worker that has just started
-  // holds no lock yet, but is a child of this process. A dead worker may have left a child behind, which
-  // holds the lock.
+  // holds no lock yet, but is a child of this process. A worker that has ended may have left a child process
+  // that holds the lock.
   std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
   for (pid_t pid; children >> pid;) {
     kill(-pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
   for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
-    const absl::StatusOr<LockHolder> lock = FindLockHolder(entry.path());
+    const absl::StatusOr<LockHolder> lock = FindLockHolder(LockOf(entry.path()));
     if (lock.ok() && lock->held) kill(-lock->pid, SIGKILL);
   }
   close(fifo_);

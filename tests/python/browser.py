@@ -21,7 +21,7 @@ KEYS = {"Enter": "\ue007", "Tab": "\ue004", "Down": "\ue015", "Right": "\ue014",
 
 
 def available() -> str:
-    """Returns what is missing, or an empty string."""
+    """Returns the name of a missing program, or "" if all programs exist."""
     missing = [] if DRIVER else ["chromedriver"]
     if not AXE.exists():
         missing.append(str(AXE))
@@ -29,7 +29,7 @@ def available() -> str:
 
 
 class Browser:
-    """One window. Keeps the console messages and the addresses of all requests."""
+    """A browser with one window. Records the console messages and the addresses of all requests."""
 
     def __init__(self) -> None:
         self._dir = tempfile.mkdtemp(prefix="scalelab-browser-")
@@ -72,15 +72,15 @@ class Browser:
         self._ask("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments):
-        """Returns what the body of a function returns."""
+        """Executes the body of a function in the page, and returns its result."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def run_async(self, script: str, *arguments):
-        """Returns what the script passes to its last argument, a function."""
+        """Executes an asynchronous script, and returns the value that it passes to its last argument, a function."""
         return self._ask("POST", "/execute/async", {"script": script, "args": list(arguments)})
 
     def wait_for(self, script: str, *arguments, seconds: float = WITHIN):
-        """Returns the value of the script when it is true."""
+        """Executes the script repeatedly until its value is true, and returns this value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             value = self.run(script, *arguments)
@@ -135,12 +135,12 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url = message["params"]["request"]["url"]
-                if not url.startswith("chrome:"):  # of the window before the first page
+                if not url.startswith("chrome:"):  # the window before the first page has such an address
                     self.requests.append(url)
         return self.requests
 
     def violations(self) -> list[str]:
-        """Returns what the accessibility checker axe finds wrong."""
+        """Returns the errors that the accessibility checker axe finds."""
         if not self.run("return 'axe' in window"):
             self.run(AXE.read_text(encoding="utf-8"))
         return self.run_async("""

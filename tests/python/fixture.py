@@ -1,4 +1,4 @@
-"""What the tests of the Python client share: a private service with real runs, and the programs of this build."""
+"""Helpers of the tests of the Python client: a private service with real runs, and the programs of this build."""
 from __future__ import annotations
 
 import json
@@ -73,7 +73,7 @@ class Service:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def _end_workers(self) -> None:
-        """Workers survive the coordinator, with the runs of a test that failed. The worker ends its runs."""
+        """Ends the workers, which survive the coordinator, and with them the runs of a test that failed."""
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 if str(self.dir).encode() in path.read_bytes():
@@ -97,7 +97,7 @@ MUNGED = pathlib.Path("/usr/sbin/munged")
 
 
 class Munged:
-    """A munged with a key and a socket of its own."""
+    """A munged with its own key and socket."""
 
     def __init__(self) -> None:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="scalelab-munge-"))
@@ -119,7 +119,8 @@ class Munged:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-# Two cells and two repeats of a script that reports made-up losses; the second cell fails where the study asks for it.
+# A study of two cells and two repeats whose script reports invented losses. The runs of the second cell fail if the
+# study requests that.
 TRAIN = """
 import os, time, scalelab
 

@@ -1,4 +1,4 @@
-"""Where scalelab.Client finds the server, and how it identifies the user: as the command-line client does."""
+"""Tests that scalelab.Client finds the server, and identifies the user, like the command-line client."""
 import os
 import time
 import unittest
@@ -50,6 +50,13 @@ class ResolveTest(fixture.InDirectory):
         with self.assertRaisesRegex(scalelab.ScalelabError, f"{path}:1: 'port: 1' is not a setting"):
             address.resolve(None, None)
 
+    def test_the_default_of_studies_is_no_error(self):
+        self.write(".config/scalelab/config", "notify: {mail: ada@uni.example}\nserver: h:1\n")
+        self.assertEqual(address.resolve(None, None).target, address.resolve("h:1", None).target)
+        path = self.write(".config/scalelab/config", "notify\n")
+        with self.assertRaisesRegex(scalelab.ScalelabError, f"{path}:1: 'notify' is not a setting"):
+            address.resolve(None, None)
+
     def test_a_damaged_list_of_certificates_is_named(self):
         for line in ("h:1", "h:1 %%%", "h:1 YWJj"):
             path = self.write(".config/scalelab/known_servers", line + "\n")
@@ -78,7 +85,7 @@ class TcpTest(fixture.InDirectory):
         with scalelab.Client(service.tcp) as client, self.assertRaisesRegex(scalelab.ScalelabError, "rejects the credentials") as raised:
             client.studies()
         self.assertEqual(raised.exception.code, "UNAUTHENTICATED")
-        # A session token, where the command-line client stores them.
+        # A session token in the directory where the command-line client stores them.
         folder = self.dir / "runtime" / "scalelab"
         folder.mkdir(parents=True)
         session = folder / f"session-{service.tcp}"
@@ -99,7 +106,7 @@ class TcpTest(fixture.InDirectory):
             self.assertEqual(client.studies(), [])
         stored = self.dir / "runtime" / "scalelab" / f"session-{service.tcp}"
         self.assertEqual(stored.stat().st_mode & 0o777, 0o600)
-        # The command line uses the same session, and a refused one is replaced.
+        # The command line uses the same session. A session that was refused is replaced.
         munged.close()
         self.assertEqual(service.run("study", "list", "-o", "csv", server=service.tcp).count("\n"), 1)
         munged = fixture.Munged()

@@ -108,6 +108,8 @@ class ClientTest(fixture.InDirectory):
                 self.assertEqual(row[name], point[name])
             self.assertEqual((row["n"], row["failed"], row["fingerprint"]),
                              (point.get("n", 0), point.get("failed", 0), series.get("fingerprint", "")))
+            self.assertEqual((row["listed_order"], row["series_notes"]),
+                             (series.get("listed_order", False), "; ".join(series.get("notes", []))))
             for name in ("throughput", "speedup", "efficiency", "accuracy", "train_loss", "peak_memory"):
                 estimate = point.get(name, {})
                 for column, field in [(name, "mean"), (name + "_low", "low"), (name + "_high", "high")]:
@@ -119,6 +121,7 @@ class ClientTest(fixture.InDirectory):
         curve = self.client.curve(self.study).dropna(subset=["speedup"])
         self.assertEqual(list(points.get_ydata()), list(curve["speedup"]))
         self.assertEqual(axes.get_title(), "small")
+        self.assertEqual([text for text in axes.texts if text.get_text()], [], "the series has no notes")
         axes = self.client.plot_metric(self.study, key="train/loss")
         self.assertEqual(len(axes.lines), 8)
         self.assertIn("momentum 0.99", axes.get_legend_handles_labels()[1][-1] + axes.get_legend_handles_labels()[1][0])
@@ -126,6 +129,19 @@ class ClientTest(fixture.InDirectory):
             self.client.plot_curve(self.study, what="speed")
         with self.assertRaisesRegex(scalelab.ScalelabError, "no run has points of the metric 'train/los'"):
             self.client.plot_metric(self.study, key="train/los")
+        plots.pyplot.close("all")
+
+    def test_a_plot_shows_the_notes_of_the_series(self):
+        frame = self.client.curve(self.study)
+        frame["series_notes"] = ["the runs were executed in the order of the study file"] * len(frame)
+        axes = plots.curve(frame, "speedup", "title", None)
+        self.assertEqual([text.get_text() for text in axes.texts], ["note: the runs were executed in the order of the study file"])
+        axes.figure.canvas.draw()
+        box, picture = axes.texts[0].get_window_extent(), axes.figure.bbox
+        self.assertTrue(picture.y0 <= box.y0 and box.y1 < axes.xaxis.label.get_window_extent().y0, f"{box} in {picture}")
+        frame["series_notes"] = ["a note of many words " * 100] * len(frame)
+        lines = plots.curve(frame, "speedup", "title", None).texts[0].get_text().split("\n")
+        self.assertEqual((len(lines), lines[-1]), (8, "more notes are in the column series_notes"))
         plots.pyplot.close("all")
 
     def test_a_study_file_means_the_same_as_for_the_command_line(self):
@@ -154,7 +170,7 @@ class ClientTest(fixture.InDirectory):
                     continue
                 try:
                     study = self.client.submit(path)
-                except scalelab.ScalelabError as error:  # one that needs GPUs or images
+                except scalelab.ScalelabError as error:  # the study needs GPUs or images
                     self.assertEqual(error.code, "INVALID_ARGUMENT")
                     continue
                 other = self.service.run("study", "submit", str(path)).strip()

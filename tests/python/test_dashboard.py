@@ -43,7 +43,7 @@ with scalelab.run() as run:
         run.step(loss=1.0)
 """
 
-# Opens a page and notes when its heat map is painted.
+# Opens a page and records when its heat map is painted.
 FIRST_PAINT = """
     window.began = performance.now();
     window.painted = 0;
@@ -54,7 +54,7 @@ FIRST_PAINT = """
     };
     look();"""
 
-# Scrolls the heat map. Passes on the times between its frames, sorted.
+# Scrolls the heat map. Passes the sorted times between its frames to the last argument.
 SCROLL = """
     const done = arguments[0], box = document.querySelector('.heat'), times = [];
     let last = performance.now();
@@ -138,6 +138,8 @@ class DashboardTest(InDirectory):
         run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
         self.go(f"#/runs/{run}", "Hardware and software")
         self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
+        self.browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.browser.wait_text("train.py, SHA-256 ")
         self.check_page("run")
         self.go("#/compare", "Choose one study")
         self.check_page("compare-choice")
@@ -171,7 +173,7 @@ class DashboardTest(InDirectory):
         self.browser.wait_for("return document.getElementById('banner').hidden")
         hold.unlink()
         self.browser.wait_text("2 succeeded")
-        # The grid follows too.
+        # The grid shows the new state too.
         self.browser.wait_for("return [...document.querySelectorAll('.legend li')].some((e) => e.textContent === 'succeeded 2')")
         # Chromium itself reports refused connections, and the 503 of a server that is stopping; nothing else may be reported.
         stopped = (
@@ -209,7 +211,8 @@ class DashboardTest(InDirectory):
         self.assertEqual(self.browser.violations(), [])
         self.browser.click("button", "Submit")
         self.browser.wait_text("6 queued")
-        # A click that begins before a change of the study and ends after it counts, because the buttons stay the same elements.
+        # A click that begins before a change of the study and ends after it has an effect, because the page keeps the
+        # same button elements.
         self.browser.run("window.cancel = [...document.querySelectorAll('button')].find((e) => e.textContent === 'Cancel study')")
         self.browser.click("button", "Hold")
         self.browser.wait_text("held")
@@ -272,10 +275,14 @@ class DashboardTest(InDirectory):
         self.browser.wait_for("return window.painted")
         self.browser.wait_text("of 10,000")
         first, whole = self.browser.run("return [window.painted - window.began, performance.now() - window.began]")
-        # The time of a frame while the heat map scrolls from its begin to its end.
+        # Limits for the time of a frame while the heat map scrolls from its begin to its end.
         frames = self.browser.run_async(SCROLL)
+        median = frames[len(frames) // 2]
         print(f"10,000 runs: first paint after {first:.0f} ms, cells after {whole:.0f} ms, median frame of {len(frames)} "
-              f"{frames[len(frames) // 2]:.1f} ms, slowest {frames[-1]:.1f} ms", file=sys.stderr)
+              f"{median:.1f} ms, slowest {frames[-1]:.1f} ms", file=sys.stderr)
+        # Far above what a busy machine needs: these limits find a page that hangs.
+        self.assertLess(first, 3000)
+        self.assertLess(median, 100)
         self.check_page("ten-thousand")
 
 

@@ -48,13 +48,13 @@ class FiguresTest(InDirectory):
         self.assertLessEqual(abs(actual - expected), EXACT * max(abs(expected), 1e-3), f"{actual!r} instead of {expected!r}")
 
     def check_estimate(self, estimate, mean, half) -> None:
-        """`half`: half of the width of the interval."""
+        """Checks an estimate; `half` is half of the width of its interval."""
         self.close(estimate["mean"], mean)
         self.close(estimate["low"], mean - half)
         self.close(estimate["high"], mean + half)
 
     def cells(self):
-        """The throughputs of the runs with their blocks and begins, by the number of ranks."""
+        """Returns the throughputs of the runs with their blocks and start times, by the number of ranks."""
         cells = {}
         for run in self.runs:
             cell = cells.setdefault(run["key"]["ranks"], {"block": [], "value": [], "time": []})

@@ -32,7 +32,7 @@ absl::StatusOr<ExitCode> ExecuteAdminDrain(bool drain, const std::string& reason
 void AddAdminDrain(CLI::App& admin, Action& chosen) {
   auto options = std::make_shared<AdminDrainOptions>();
   CLI::App* drain = admin.add_subcommand(
-      "drain", "Let running attempts go on, begin none, and submit no job, until `undrain`");
+      "drain", "Begin no attempt and submit no job until `undrain`; running attempts continue");
   drain->add_option("--reason", options->reason, "Reason that users see")->option_text("TEXT");
   drain->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteAdminDrain(true, options->reason, session); };

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -29,6 +31,7 @@ namespace {
 using scalelab::v1::GetCurveRequest;
 using scalelab::v1::GetCurveResponse;
 using scalelab::v1::GetStudyRequest;
+using scalelab::v1::PlanStudyRequest;
 using scalelab::v1::ReadArchiveRequest;
 using scalelab::v1::ResultService;
 using scalelab::v1::Run;
@@ -47,6 +50,12 @@ constexpr char kReadme[] =
     "runs.csv        a row for each run in the order of execution, with its parameters and results\n"
     "study.yaml      the specification; `scalelab study submit study.yaml` repeats the study\n"
     "study.archive   the raw data: every point of every rank, attempts, hardware and software\n"
+    "plan.json       what the study asks for: its cells, runs and jobs; absent if the server refused to plan "
+    "it "
+    "again\n"
+    "code-*.diff     the differences of the program from its git commits, which curve.json names by their "
+    "SHA-256;\n"
+    "                absent if the machine that wrote the bundle could not read them\n"
     "manifest.json   where the study comes from\n"
     "\n"
     "`sha256sum -c SHA256SUMS` checks the files without scalelab.\n"
@@ -84,10 +93,50 @@ struct BundleContent {
   GetCurveResponse curve;
   std::vector<Run> runs;
   std::string report;
+  std::string plan;                          // JSON; empty if the server refuses to plan the study
+  std::map<std::string, std::string> diffs;  // git differences of the program, by file name in the bundle
 };
 
+// Returns the plan of the study without the scripts of jobs, which name paths of the server. Returns nothing, with a message
+// for the user, if the server refuses to plan the study: its limits or frameworks may have changed since.
+std::string ReadPlan(Connection& server, const Study& study, Session& session) {
+  PlanStudyRequest request;
+  *request.mutable_spec() = study.spec();
+  auto plan = server.Call(server.studies(), &StudyService::Stub::PlanStudy, request);
+  if (!plan.ok()) {
+    session.Say(absl::StrCat("the bundle has no ", kBundlePlan, ": ", plan.status().message()));
+    return "";
+  }
+  for (auto& allocation : *plan->mutable_allocations()) allocation.clear_script();
+  return ToJson(*plan, true);
+}
+
+// Reads the differences of the program that the curve names. The files may be on another machine, or deleted.
+std::map<std::string, std::string> ReadDiffs(const GetCurveResponse& curve, Session& session) {
+  constexpr size_t kNameDigits = 12;
+  std::map<std::string, std::string> diffs;
+  for (const auto& series : curve.series()) {
+    for (const auto& version : series.code_versions()) {
+      const auto& code = version.code();
+      const std::string name = absl::StrCat("code-", code.diff_sha256().substr(0, kNameDigits), ".diff");
+      if (code.diff_sha256().empty() || diffs.contains(name)) continue;
+      std::ostringstream text;
+      text << std::ifstream(code.diff_path(), std::ios::binary).rdbuf();
+      Sha256Stream sum;
+      sum.Add(text.str());
+      if (sum.Finish() == code.diff_sha256()) {
+        diffs[name] = text.str();
+      } else {
+        session.Say(absl::StrCat("the bundle has no ", name, ": ", code.diff_path(),
+                                 " cannot be read on this machine, or has changed"));
+      }
+    }
+  }
+  return diffs;
+}
+
 absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& session) {
-  auto server = session.Server();
+  auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
   BundleContent content;
   GetStudyRequest of_study;
@@ -96,12 +145,14 @@ absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& sess
   if (!study.ok()) return study.status();
   content.study = std::move(*study->mutable_study());
   content.study.mutable_spec()->clear_notify();
+  content.plan = ReadPlan(**server, content.study, session);
   GetCurveRequest of_curve;
   of_curve.set_study(content.study.name());
   of_curve.set_factors(true);
   auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, of_curve);
   if (!curve.ok()) return curve.status();
   content.curve = *std::move(curve);
+  content.diffs = ReadDiffs(content.curve, session);
   auto runs = ReadAllRuns(**server, content.study.name());
   if (!runs.ok()) return runs.status();
   content.runs = *std::move(runs);
@@ -160,6 +211,12 @@ absl::Status WriteBundle(const BundleContent& content, Session& session, std::of
       {kBundleCurve, ToJson(content.curve, true)},
       {kBundleCurveTable, CurveTableText(content.curve)}};
   for (const auto& [name, text] : files) {
+    if (const absl::Status status = bundle.Add(name, text); !status.ok()) return status;
+  }
+  if (!content.plan.empty()) {
+    if (const absl::Status status = bundle.Add(kBundlePlan, content.plan); !status.ok()) return status;
+  }
+  for (const auto& [name, text] : content.diffs) {
     if (const absl::Status status = bundle.Add(name, text); !status.ok()) return status;
   }
   if (const absl::Status status = AddArchive(content.study.name(), session, bundle); !status.ok())

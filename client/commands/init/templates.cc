@@ -23,7 +23,7 @@ matrix:
 # strong: the batch of a step is constant, and the ranks divide it. weak: the batch of each rank is constant.
 scaling: {mode: strong, global_batch: 64}
 
-# Every cell is measured so often. Intervals need at least 2; 5 show differences of a few percent.
+# The number of runs of every cell. Intervals need at least 2; 5 show differences of a few percent.
 repeats: 3
 seed: 1
 
@@ -32,7 +32,7 @@ resources: {cpus_per_rank: 1, time: 30m}
 )";
 
 constexpr char kScript[] =
-    R"(# An own PyTorch script with a parameter of its own. Check it with `scalelab study validate FILE`, then queue it
+    R"(# Your own PyTorch script, with a parameter of your own. Check it with `scalelab study validate FILE`, then queue it
 # with `scalelab study submit FILE`. `scalelab plot last --y train/loss --by params.dropout` draws its learning curves.
 study: my-script
 
@@ -115,7 +115,7 @@ resources: {time: 10m}
 
 constexpr char kCommunication[] =
     R"(# What does communication cost? Each cell gets two more runs: one without communication, one that communicates after backward.
-# `scalelab curve last` shows the exposed and the hidden part, `scalelab curve last --factors` why it stops scaling.
+# `scalelab curve last` shows the exposed and the hidden part, `scalelab curve last --factors` shows why it stops scaling.
 study: communication
 
 fixed:
@@ -131,7 +131,7 @@ matrix:
 scaling: {mode: weak, batch_per_rank: 32}
 measure: {communication: true}
 
-# More repeats for as long as the intervals are wide.
+# Repeats are added until the intervals are narrow enough.
 repeats: {min: 3, max: 8, until: {half_width: 3%}}
 resources: {time: 30m}
 )";
@@ -141,7 +141,7 @@ resources: {time: 30m}
 const std::vector<StudyTemplate>& StudyTemplates() {
   static const auto* const templates = new std::vector<StudyTemplate>{
       {"scaling", "a built-in model on more and more ranks", kScaling},
-      {"script", "an own PyTorch script with a parameter of its own", kScript, "train.py", kTrain},
+      {"script", "your own PyTorch script, with a parameter of your own", kScript, "train.py", kTrain},
       {"benchmark", "an MPI program whose output has the figures", kMpi},
       {"communication", "the cost of communication, with as many repeats as it needs", kCommunication}};
   return *templates;

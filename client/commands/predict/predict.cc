@@ -66,8 +66,8 @@ absl::StatusOr<ExitCode> ExecutePredict(const Options& options, Session& session
 
 void AddPredict(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("predict", "Predict larger numbers of ranks, and store that before they run");
+  CLI::App* command = app.add_subcommand(
+      "predict", "Predict larger numbers of ranks, and store the predictions before these run");
   command->add_option("STUDY", options->study, "The study with results: number, name, or last")->required();
   command->add_option("--for", options->target,
                       "The study whose cells are predicted: number, name, or last; STUDY if not given");
@@ -77,7 +77,7 @@ void AddPredict(CLI::App& app, Action& chosen) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", options->dry_run,
-                    "Store nothing; predicts world sizes that no study has too");
+                    "Store nothing; world sizes that no study has can be predicted, too");
   command->add_option(
       "--network", options->network,
       "Output of `scalelab-bench allreduce` on the network that the predicted ranks use; without it, "

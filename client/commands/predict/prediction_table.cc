@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/sections.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -18,24 +19,9 @@ std::string Interval(const Estimate& e) {
   return e.has_low() ? absl::StrCat("[", Short(e.low()), ", ", Short(e.high()), "]") : "";
 }
 
-std::string MeanAndInterval(const Estimate& e) {
-  return e.has_low() ? absl::StrCat(Short(e.mean()), " ", Interval(e)) : Short(e.mean());
-}
-
 Cell ResultOf(const Prediction& p) {
   if (p.state() != Prediction::SCORED) return {EnumText(Prediction::State_Name(p.state())), Tone::kDim};
   return p.covered() ? Cell{"within", Tone::kGood} : Cell{"outside", Tone::kBad};
-}
-
-void AddEstimate(bool has, const Estimate& e, std::vector<Cell>& row) {
-  row.emplace_back(has ? Exact(e.mean()) : "");
-  row.emplace_back(has && e.has_low() ? Exact(e.low()) : "");
-  row.emplace_back(has && e.has_high() ? Exact(e.high()) : "");
-}
-
-void AddEstimateColumns(const char* name, Section& section) {
-  for (const char* part : {"_mean", "_low", "_high"})
-    section.columns.push_back({absl::StrCat(name, part), In::kCsv});
 }
 
 std::string ModelsText(const Prediction& p) {
@@ -74,11 +60,11 @@ Section PredictionTable(const google::protobuf::RepeatedPtrField<Prediction>& pr
                                absl::StrCat("up to ", p.largest_measured()),
                                absl::StrCat(p.largest_measured()),
                                absl::StrCat(p.ranks()),
-                               p.has_predicted() ? MeanAndInterval(p.predicted()) : "-"};
-      AddEstimate(p.has_predicted(), p.predicted(), row);
+                               p.has_predicted() ? WithInterval(p.predicted(), Short) : "-"};
+      AddEstimateCells(p.has_predicted() ? &p.predicted() : nullptr, row);
       row.emplace_back(p.has_measured() ? Short(p.measured().mean()) : "-");
       row.emplace_back(p.has_measured() ? Interval(p.measured()) : "");
-      AddEstimate(p.has_measured(), p.measured(), row);
+      AddEstimateCells(p.has_measured() ? &p.measured() : nullptr, row);
       row.emplace_back(p.has_error() ? absl::StrFormat("%+.1f", 100 * p.error()) : "-");
       row.emplace_back(p.has_error() ? Exact(p.error()) : "");
       row.push_back(ResultOf(p));

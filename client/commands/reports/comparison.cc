@@ -3,10 +3,10 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/analysis_tables.h"
 #include "client/commands/sections.h"
+#include "client/output/cells.h"
 #include "client/output/file.h"
 #include "client/output/text.h"
 #include "client/plots/svg_plot.h"
@@ -27,22 +27,6 @@ using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveRequest;
 using scalelab::v1::GetCurveResponse;
 using scalelab::v1::ResultService;
-
-std::string DifferenceText(const Estimate& e) {
-  if (!e.has_low()) return absl::StrFormat("%+.1f", 100 * e.mean());
-  return absl::StrFormat("%+.1f [%+.1f, %+.1f]", 100 * e.mean(), 100 * e.low(), 100 * e.high());
-}
-
-Tone DifferenceTone(ComparedPair::Verdict verdict) {
-  if (verdict == ComparedPair::FASTER || verdict == ComparedPair::EQUIVALENT) return Tone::kGood;
-  return verdict == ComparedPair::SLOWER ? Tone::kBad : Tone::kDim;
-}
-
-void AddExact(const Estimate& e, std::vector<Cell>& row) {
-  row.emplace_back(Exact(e.mean()));
-  row.emplace_back(e.has_low() ? Exact(e.low()) : "");
-  row.emplace_back(e.has_high() ? Exact(e.high()) : "");
-}
 
 std::string PlaceText(const ComparedGroup& group) {
   const std::string key = ShortKeyText(group.key());
@@ -71,22 +55,6 @@ Section DifferenceFacts(const CompareCellsResponse& comparison) {
   return Facts(std::move(facts));
 }
 
-absl::StatusOr<CompareCellsResponse> ReadComparison(const ComparisonOptions& options, Connection& server) {
-  CompareCellsRequest request;
-  request.set_axis("study");
-  for (const std::string& study : options.studies) {
-    const auto name = StudyName(study);
-    if (!name.ok()) return name.status();
-    request.add_studies(*name);
-  }
-  if (!options.equivalent.empty()) {
-    const auto share = ShareOf("--equivalent", options.equivalent);
-    if (!share.ok()) return share.status();
-    request.set_equivalent(*share);
-  }
-  return server.Call(server.analysis(), &AnalysisService::Stub::CompareCells, request);
-}
-
 absl::StatusOr<GetCurveResponse> ReadJoined(const CompareCellsResponse& comparison, Connection& server) {
   std::vector<GetCurveResponse> curves;
   for (const std::string& study : comparison.studies()) {
@@ -100,6 +68,26 @@ absl::StatusOr<GetCurveResponse> ReadJoined(const CompareCellsResponse& comparis
 }
 
 }  // namespace
+
+absl::StatusOr<CompareCellsResponse> ReadComparison(const std::string& axis,
+                                                    const std::vector<std::string>& studies,
+                                                    const std::string& equivalent, Session& session) {
+  CompareCellsRequest request;
+  request.set_axis(axis);
+  for (const std::string& study : studies) {
+    const auto name = StudyName(study);
+    if (!name.ok()) return name.status();
+    request.add_studies(*name);
+  }
+  if (!equivalent.empty()) {
+    const auto share = ShareOf("--equivalent", equivalent);
+    if (!share.ok()) return share.status();
+    request.set_equivalent(*share);
+  }
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  return (*server)->Call((*server)->analysis(), &AnalysisService::Stub::CompareCells, request);
+}
 
 GetCurveResponse JoinCurves(const std::vector<GetCurveResponse>& curves) {
   std::map<std::string, int> count;
@@ -139,10 +127,7 @@ Section StudyDifferences(const CompareCellsResponse& comparison) {
                      {"samples/s", In::kTables, true, false, two ? 0 : 1},
                      {"difference (%)", In::kTables, true},
                      {"verdict"}};
-  for (const char* statistic : {"first", "second", "effect"}) {
-    for (const char* part : {"_mean", "_low", "_high"})
-      section.columns.push_back({absl::StrCat(statistic, part), In::kCsv});
-  }
+  for (const char* statistic : {"first", "second", "effect"}) AddEstimateColumns(statistic, section);
   for (const char* column : {"first_repeats", "second_repeats", "equivalence_p", "fingerprint"})
     section.columns.push_back({column, In::kCsv});
   section.empty = "nothing to compare";
@@ -157,10 +142,9 @@ Section StudyDifferences(const CompareCellsResponse& comparison) {
                                  pair.second(),
                                  Short(pair.second_throughput().mean()),
                                  DifferenceText(pair.effect())};
-        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())),
-                         DifferenceTone(pair.verdict()));
+        row.emplace_back(EnumText(ComparedPair::Verdict_Name(pair.verdict())), VerdictTone(pair.verdict()));
         for (const Estimate* e : {&pair.first_throughput(), &pair.second_throughput(), &pair.effect()})
-          AddExact(*e, row);
+          AddEstimateCells(e, row);
         row.emplace_back(absl::StrCat(pair.first_repeats()));
         row.emplace_back(absl::StrCat(pair.second_repeats()));
         row.emplace_back(pair.has_equivalence_p() ? Exact(pair.equivalence_p()) : "");
@@ -173,10 +157,10 @@ Section StudyDifferences(const CompareCellsResponse& comparison) {
 }
 
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session) {
+  const auto comparison = ReadComparison("study", options.studies, options.equivalent, session);
+  if (!comparison.ok()) return comparison.status();
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto comparison = ReadComparison(options, **server);
-  if (!comparison.ok()) return comparison.status();
   const auto joined = ReadJoined(*comparison, **server);
   if (!joined.ok()) return joined.status();
   const auto picture = [&] {
@@ -187,10 +171,10 @@ absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, S
   };
   const auto table = [&] { return StudyDifferences(*comparison); };
   if (options.figure.wanted()) {
-    const FigureContent content = {
-        picture, table, table,
-        absl::StrCat("scalelab study compare ", absl::StrJoin(options.studies, " "),
-                     ": 95% intervals of Welch")};
+    std::string comment = absl::StrCat("scalelab study compare ", absl::StrJoin(options.studies, " "),
+                                       ": 95% intervals of Welch");
+    for (const std::string& note : comparison->notes()) absl::StrAppend(&comment, "\nnote: ", note);
+    const FigureContent content = {picture, table, table, comment};
     if (const absl::Status s = WriteFigure(content, options.figure, session); !s.ok()) return s;
     return ExitCode::kOk;
   }

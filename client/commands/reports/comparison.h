@@ -22,6 +22,14 @@ struct ComparisonOptions {
   bool plot = false, no_plot = false;
 };
 
+// Compares the values of an axis of the studies. `studies` are selectors, and `equivalent` is as
+// in ComparisonOptions. Returns INVALID_ARGUMENT if a selector or `equivalent` is malformed, or
+// the server's error.
+absl::StatusOr<scalelab::v1::CompareCellsResponse> ReadComparison(const std::string& axis,
+                                                                  const std::vector<std::string>& studies,
+                                                                  const std::string& equivalent,
+                                                                  Session& session);
+
 // Prints the differences between the studies with a plot of their curves, or writes the figure.
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session);
 

@@ -8,6 +8,7 @@
 #include "client/commands/sections.h"
 #include "client/factors/factor_table.h"
 #include "client/output/file.h"
+#include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
 #include "client/session/selectors.h"
@@ -15,8 +16,6 @@
 namespace scalelab::client {
 namespace {
 
-using scalelab::v1::AnalysisService;
-using scalelab::v1::CompareCellsRequest;
 using scalelab::v1::GetCurveRequest;
 using scalelab::v1::GetCurveResponse;
 using scalelab::v1::ResultService;
@@ -41,24 +40,9 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
         "--compare prints a table and has no figure: leave out --file, --format, --svg, --panels and --plot, "
         "or use "
         "-o csv");
-  CompareCellsRequest request;
-  request.set_axis(options.compare);
   std::vector<std::string> studies = options.studies;
   studies.insert(studies.end(), options.with.begin(), options.with.end());
-  for (const std::string& study : studies) {
-    const auto name = StudyName(study);
-    if (!name.ok()) return name.status();
-    request.add_studies(*name);
-  }
-  if (!options.equivalent.empty()) {
-    const auto share = ShareOf("--equivalent", options.equivalent);
-    if (!share.ok()) return share.status();
-    request.set_equivalent(*share);
-  }
-  auto server = session.Server();
-  if (!server.ok()) return server.status();
-  const auto comparison =
-      (*server)->Call((*server)->analysis(), &AnalysisService::Stub::CompareCells, request);
+  const auto comparison = ReadComparison(options.compare, studies, options.equivalent, session);
   if (!comparison.ok()) return comparison.status();
   if (const absl::Status s =
           session.Print({*comparison, {ComparisonTable(*comparison), ComparisonFacts(*comparison)}});
@@ -67,14 +51,16 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   return ExitCode::kOk;
 }
 
-// Writes the figure, instead of showing the curve. With `factors` the tables have the factors.
+// Writes the figure, instead of showing the curve. With `factors`, tables have the factors of the efficiency
+// in place of the panels' quantities.
 absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::vector<Quantity>& panels,
                                     bool factors, const FigureTarget& target, Session& session) {
+  std::string comment = absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
+                                     "): means with 95% intervals over repeats");
+  for (const std::string& note : CurveNotes(curve)) absl::StrAppend(&comment, "\nnote: ", note);
   const FigureContent content = {[&] { return SvgPlot(curve, panels); },
                                  [&] { return factors ? FactorTable(curve) : FigureTable(curve, panels); },
-                                 [&] { return factors ? FactorTable(curve) : CurveTable(curve); },
-                                 absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
-                                              "): means with 95% intervals over repeats")};
+                                 [&] { return factors ? FactorTable(curve) : CurveTable(curve); }, comment};
   if (const absl::Status status = WriteFigure(content, target, session); !status.ok()) return status;
   return ExitCode::kOk;
 }

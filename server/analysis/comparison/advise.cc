@@ -82,7 +82,7 @@ class Adviser {
   CellRatios& ratios_;
   const AdviceOptions& options_;
   std::vector<Candidate> sizes_;   // by ranks
-  std::vector<size_t> undecided_;  // steps to these sizes
+  std::vector<size_t> undecided_;  // sizes for which it is undecided whether the step to them pays
   bool measured_hours_ = false;    // false: hours are relative to the smallest size
   Advice advice_;
 };
@@ -111,8 +111,8 @@ void Adviser::AddSizes() {
   }
 }
 
-// A speedup is a ratio within blocks, in which the noise of the blocks cancels. It does not cancel in a time, so a time has the
-// interval of its own repeats.
+// A speedup is a ratio within blocks, in which the noise of the blocks cancels. It does not cancel in a time,
+// so the interval of a time comes from its own repeats.
 Estimate Adviser::HoursOf(size_t i) const {
   const Estimate ratio = Ratio(i, 0).estimate;
   if (!measured_hours_) return MapOf(ratio, [](double s) { return 1 / s; });
@@ -190,7 +190,8 @@ void Adviser::FindBest() {
   advice_.set_fastest(find(false, advice_.mutable_fastest_candidates()));
 }
 
-// The half width of an interval falls with the root of the repeats. The gain must leave the least gain outside of it.
+// The half width of an interval is proportional to 1 / sqrt(repeats). Returns the repeats after which the
+// interval of the gain would not contain the least gain any more.
 void Adviser::CountRepeats() {
   double needed = 0;
   for (const size_t i : undecided_) {
@@ -274,17 +275,11 @@ std::string Adviser::Text() const {
 
 std::vector<Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options) {
   const CellGroups cells = GroupCells({study}, "ranks");
-  const BlockBootstrap bootstrap(cells.blocks, kResamples, kConfidence);
-  std::map<std::string, CellRatios> ratios;
-  for (const auto& [fingerprint, machine] : cells.machines) {
-    std::vector<const Sample*> samples;
-    for (const Sample& sample : machine.samples) samples.push_back(&sample);
-    ratios.try_emplace(fingerprint, std::move(samples), bootstrap);
-  }
+  MachineRatios ratios({study}, cells);
   std::vector<Advice> advice;
   for (const CellGroup& group : cells.groups)
     advice.push_back(
-        Adviser(group, cells.machines.at(group.fingerprint), ratios.at(group.fingerprint), options).Make());
+        Adviser(group, cells.machines.at(group.fingerprint), ratios.of(group.fingerprint), options).Make());
   return advice;
 }
 

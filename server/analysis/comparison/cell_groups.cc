@@ -22,7 +22,7 @@ class Reader {
  public:
   explicit Reader(std::string axis) : axis_(std::move(axis)) {}
 
-  // Adds a study. `block` is that of all its values; -1: the repeat is the block.
+  // Adds a study. `block` is the block of all its values; with -1, the block of a value is its repeat.
   void Read(const StudyRows& study, int block);
   CellGroups groups;
 
@@ -108,6 +108,24 @@ CellGroups GroupCells(const std::vector<StudyRows>& studies, const std::string& 
   for (size_t i = 0; i < studies.size(); ++i)
     reader.Read(studies[i], studies.size() == 1 ? -1 : static_cast<int>(i));
   return std::move(reader.groups);
+}
+
+double ConfidenceOf(const std::vector<StudyRows>& studies) {
+  double confidence = kConfidence;
+  for (const StudyRows& study : studies) confidence = std::max(confidence, study.sequential.value_or(0));
+  return confidence;
+}
+
+// Only the number of repeats within a study may depend on the results. With several studies, each study is a
+// block, so the intervals need no correction for a stopping rule.
+MachineRatios::MachineRatios(const std::vector<StudyRows>& studies, const CellGroups& cells)
+    : bootstrap_(cells.blocks, kResamples, studies.size() == 1 ? ConfidenceOf(studies) : kConfidence) {
+  const bool paired = studies.size() == 1 && studies[0].sequential.has_value();
+  for (const auto& [fingerprint, machine] : cells.machines) {
+    std::vector<const Sample*> samples;
+    for (const Sample& sample : machine.samples) samples.push_back(&sample);
+    ratios_.try_emplace(fingerprint, std::move(samples), bootstrap_, paired);
+  }
 }
 
 }  // namespace scalelab::server

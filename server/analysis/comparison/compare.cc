@@ -14,8 +14,8 @@ namespace scalelab::server {
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
 
-double TukeyCritical(size_t groups, double df) {
-  return StudentizedRangeQuantile(kConfidence, static_cast<int>(groups), df) / std::sqrt(2.0);
+double TukeyCritical(size_t groups, double df, double confidence) {
+  return StudentizedRangeQuantile(confidence, static_cast<int>(groups), df) / std::sqrt(2.0);
 }
 
 double EquivalenceP(double g, double error, double df, double d) {
@@ -24,8 +24,8 @@ double EquivalenceP(double g, double error, double df, double d) {
   return std::max(StudentCdf(-(limit - g) / error, df), StudentCdf(-(g + limit) / error, df));
 }
 
-ComparedPair::Verdict VerdictOf(const ComparedPair& pair) {
-  if (pair.has_equivalence_p() && pair.equivalence_p() < 1 - kConfidence) return ComparedPair::EQUIVALENT;
+ComparedPair::Verdict VerdictOf(const ComparedPair& pair, double confidence) {
+  if (pair.has_equivalence_p() && pair.equivalence_p() < 1 - confidence) return ComparedPair::EQUIVALENT;
   if (!pair.effect().has_low()) return ComparedPair::UNDECIDED;
   if (pair.effect().low() > 0) return ComparedPair::FASTER;
   return pair.effect().high() < 0 ? ComparedPair::SLOWER : ComparedPair::UNDECIDED;
@@ -33,6 +33,7 @@ ComparedPair::Verdict VerdictOf(const ComparedPair& pair) {
 
 std::vector<ComparedPair> ComparePairs(const std::vector<Candidate>& candidates, double equivalent,
                                        CellRatios& ratios) {
+  const double confidence = ratios.bootstrap().critical().confidence();
   std::vector<ComparedPair> pairs;
   std::map<double, double> critical;  // by degrees of freedom
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -48,12 +49,12 @@ std::vector<ComparedPair> ComparePairs(const std::vector<Candidate>& candidates,
       pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
       if (ratio->df > 0) {
         double& tukey = critical[ratio->df];
-        if (tukey == 0) tukey = TukeyCritical(candidates.size(), ratio->df);
+        if (tukey == 0) tukey = TukeyCritical(candidates.size(), ratio->df, confidence);
         pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
         pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
         if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
       }
-      pair.set_verdict(VerdictOf(pair));
+      pair.set_verdict(VerdictOf(pair, confidence));
     }
   }
   return pairs;
@@ -77,16 +78,10 @@ scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& 
   const CellGroups cells = GroupCells(studies, axis);
   scalelab::v1::CompareCellsResponse response;
   response.set_axis(axis);
-  const BlockBootstrap bootstrap(cells.blocks, kResamples, kConfidence);
-  std::map<std::string, CellRatios> ratios;
-  for (const auto& [fingerprint, machine] : cells.machines) {
-    std::vector<const Sample*> samples;
-    for (const Sample& sample : machine.samples) samples.push_back(&sample);
-    ratios.try_emplace(fingerprint, std::move(samples), bootstrap);
-  }
+  MachineRatios ratios(studies, cells);
   for (const CellGroup& group : cells.groups) {
     if (group.candidates.size() < 2) continue;
-    CellRatios& of_machine = ratios.at(group.fingerprint);
+    CellRatios& of_machine = ratios.of(group.fingerprint);
     ComparedGroup& out = *response.add_groups();
     (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), out.mutable_key());
     out.set_ranks(group.ranks);

@@ -63,7 +63,7 @@ class StudyReader {
   void Read(const StudyRows& study, size_t number);
 
   std::vector<StudyCell> cells;
-  std::set<std::string> axes;  // of any study, without ranks
+  std::set<std::string> axes;  // axes of any study, without ranks
 };
 
 void StudyReader::Read(const StudyRows& study, size_t number) {
@@ -93,7 +93,7 @@ void StudyReader::Read(const StudyRows& study, size_t number) {
   }
 }
 
-// Returns the axes that separate the cells of a study.
+// Returns the axes with at least two values in a study, in which its cells differ.
 std::vector<std::string> SeparatingAxes(const StudyReader& reader) {
   std::vector<std::string> separating;
   for (const std::string& axis : reader.axes) {
@@ -148,12 +148,17 @@ std::optional<double> WelchDf(const Moments& a, const Moments& b) {
 // tens of milliseconds.
 class CriticalDifferences {
  public:
+  explicit CriticalDifferences(double confidence) : of_means(confidence) {}
+  double confidence() const { return of_means.confidence(); }
   double Of(size_t candidates, double df) {
-    if (candidates == 2) return StudentQuantile(0.5 + kConfidence / 2, df);
+    if (candidates == 2) return of_means.T(df);
     double& known = known_[{candidates, std::min(static_cast<int>(df), kMostDf)}];
-    if (known == 0) known = TukeyCritical(candidates, std::min(std::floor(df), static_cast<double>(kMostDf)));
+    if (known == 0)
+      known = TukeyCritical(candidates, std::min(std::floor(df), static_cast<double>(kMostDf)), confidence());
     return known;
   }
+
+  const CriticalValues of_means;
 
  private:
   static constexpr int kMostDf = 200;
@@ -162,14 +167,13 @@ class CriticalDifferences {
 
 ComparedPair ComparePair(const StudyCell& a, const StudyCell& b, size_t candidates, double equivalent,
                          const std::vector<StudyRows>& studies, CriticalDifferences& differences) {
-  const CriticalValues critical(kConfidence);
   ComparedPair pair;
   pair.set_first(studies[a.study].name);
   pair.set_second(studies[b.study].name);
   pair.set_first_repeats(static_cast<int>(a.throughput.size()));
   pair.set_second_repeats(static_cast<int>(b.throughput.size()));
-  *pair.mutable_first_throughput() = EstimateMean(a.throughput, critical, 0, kNoLimit);
-  *pair.mutable_second_throughput() = EstimateMean(b.throughput, critical, 0, kNoLimit);
+  *pair.mutable_first_throughput() = EstimateMean(a.throughput, differences.of_means, 0, kNoLimit);
+  *pair.mutable_second_throughput() = EstimateMean(b.throughput, differences.of_means, 0, kNoLimit);
   const Moments of_a = MomentsOf(a.throughput), of_b = MomentsOf(b.throughput);
   const double g = of_a.mean - of_b.mean;
   pair.mutable_effect()->set_mean(std::expm1(g));
@@ -181,7 +185,7 @@ ComparedPair ComparePair(const StudyCell& a, const StudyCell& b, size_t candidat
     pair.mutable_effect()->set_high(std::expm1(g + factor * error));
     if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, error, *df, equivalent));
   }
-  pair.set_verdict(VerdictOf(pair));
+  pair.set_verdict(VerdictOf(pair, differences.confidence()));
   return pair;
 }
 
@@ -248,7 +252,7 @@ scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRo
   scalelab::v1::CompareCellsResponse response;
   response.set_axis("study");
   StudyDifferences differences;
-  CriticalDifferences critical;
+  CriticalDifferences critical(ConfidenceOf(studies));
   for (const StudyGroup& group : GroupStudies(reader)) {
     if (group.cells.size() < 2) continue;
     ComparedGroup& out = *response.add_groups();

@@ -26,6 +26,14 @@ function nodeKinds(attempt) {
   return [...kinds.values()];
 }
 
+/** The facts about the code of a user's program. */
+function codeFacts(code) {
+  const changes = code.git_dirty === undefined ? 'unknown' : code.git_dirty ? 'yes' : 'none';
+  return [...(code.files ?? []).map((file) => ['File', `${file.path}, SHA-256 ${file.sha256}`]),
+    ...(code.git_root ? [['Git repository', code.git_root], ['Commit', code.git_commit || 'none'],
+      ['Changes since then', code.diff_sha256 ? `${changes}, SHA-256 ${code.diff_sha256}, in ${code.diff_path}` : changes]] : [])];
+}
+
 export async function runPage(main, {parts: [id], identity, signal}) {
   let {run} = await call('GetRun', {name: `runs/${id}`}, signal);
   const parent = run.name.split('/runs/')[0];
@@ -43,11 +51,12 @@ export async function runPage(main, {parts: [id], identity, signal}) {
   const specification = h('details', {class: 'panel'}, h('summary', null, `Specification: ${Object.keys(run.spec ?? {}).length} parameters`),
     facts(Object.entries(run.spec ?? {}).map(([key, value]) => [key, typeof value === 'object' ? JSON.stringify(value) : String(value)])));
   const nodes = h('details', {class: 'panel'});
+  const code = h('details', {class: 'panel'});
   const attempts = h('section');
   const why = h('div');
   const charts = h('section', null, h('h2', null, 'Learning curve'), h('p', {class: 'soft'}, 'Loading …'));
   const logs = h('section');
-  main.replaceChildren(head, identity.mayControl(study) ? buttons.element : '', h('div', {class: 'columns'}, results, specification), attempts, nodes, why, charts, logs);
+  main.replaceChildren(head, identity.mayControl(study) ? buttons.element : '', h('div', {class: 'columns'}, results, specification), attempts, nodes, code, why, charts, logs);
   show();
 
   let logsShown = false;
@@ -86,6 +95,8 @@ export async function runPage(main, {parts: [id], identity, signal}) {
     nodes.replaceChildren(...nodeKinds(last).map(([names, kind]) => facts([['Nodes', names.join(', ')], ...kind])));
     nodes.prepend(h('summary', null, 'Hardware and software'));
     nodes.hidden = !last?.node_infos?.length;
+    code.replaceChildren(h('summary', null, 'Code'), facts(codeFacts(last?.code ?? {})));
+    code.hidden = !last?.code;
     results.replaceChildren(h('h2', null, 'Results'), run.summary && Object.keys(run.summary).length
       ? table('Metrics', [['Metric', 'wide'], ['Value', 'number']], Object.entries(run.summary).sort().map(([key, value]) => [key, number(value, 6)]))
       : h('p', {class: 'soft'}, 'A run has results when it has succeeded.'));

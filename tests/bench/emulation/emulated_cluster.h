@@ -11,7 +11,7 @@
 
 namespace scalelab::bench {
 
-// A link carries n bytes in latency + n * seconds_per_byte.
+// A link transfers n bytes in latency + n * seconds_per_byte.
 struct EmulatedLink {
   double latency = 0, seconds_per_byte = 0;
 };
@@ -33,7 +33,7 @@ struct EmulatedConfiguration {
   std::vector<EmulatedBucket> buckets;
   EmulatedLink within, between;  // nodes
   double jitter = 0;             // deviation of a rank's computation in a step, as a share
-  double spread = 0;             // of the speeds of ranks
+  double spread = 0;             // deviation of the speeds of ranks, as a share
   double hiccups = 0;            // share of steps of a rank that take twice as long
   double run_noise = 0, block_noise = 0;
   int repeats = 3;
@@ -46,8 +46,9 @@ EmulatedConfiguration DrawConfiguration(std::mt19937_64& random);
 
 struct EmulatedRun {
   double throughput = 0;
-  server::StepParts parts;
-  // Of RunMoving only: the exposed communication of each rank, and the buckets that the first rank records.
+  server::MeanStepParts parts;
+  // Set only by RunMoving: the exposed communication of each rank, and the buckets that the
+  // first rank records.
   std::vector<double> exposed;
   server::RecordedStep recorded;
 };

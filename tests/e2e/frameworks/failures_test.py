@@ -70,7 +70,8 @@ class Failures(unittest.TestCase):
     def ends(self, spec, message, kind, engine=ENGINE, meddle=None, limit=START_S):
         """Checks that a run of two ranks ends, and that its last event contains the reason.
 
-        This is the event of rank 0. If both ranks fail, mpirun may kill rank 0 before it writes it; then it is that of rank 1.
+        Returns the last event of rank 0. If both ranks fail, mpirun may kill rank 0 before it writes this event; then returns the last
+        event of rank 1.
         """
         result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=limit, fork=False)
         self.assertNotEqual(result.status, 0)
@@ -95,7 +96,7 @@ class Failures(unittest.TestCase):
             self.ends(LONG, "another rank is gone or late", "communication", meddle=kill_second_in_training, limit=END_S)
 
     def test_a_rank_that_is_stopped_is_given_up_in_time(self):
-        # A rank of MPI that waits uses a whole core, so these wait for a shorter time.
+        # A rank of MPI that waits uses a whole core, so use a shorter timeout for engines with MPI.
         spec = {**LONG, "comm_timeout_s": 10} if LAUNCHED else LONG
         self.ends(spec, "another rank is gone or late", "communication", meddle=stop_second_in_training)
 

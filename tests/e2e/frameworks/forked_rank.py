@@ -1,6 +1,7 @@
 """Starts a rank in a process of imported.py, for launchers such as mpirun: `forked_rank.py SOCKET OUTPUT [WRAPPER]`.
 
-The rank gets the environment of this process. This process exits as the rank does. If the launcher kills it, the rank is killed.
+The rank gets the environment of this process. This process exits with the status of the rank. If the launcher kills this process, the
+rank is killed too.
 """
 import json
 import os

@@ -1,6 +1,6 @@
-"""Compares the models of Keras and MXNet with PyTorch's, with the same weights. A KIND is one of forward.py.
+"""Compares the models of Keras and MXNet with PyTorch's, with the same weights. KIND is a kind of forward.py.
 
-    models_test.py KIND DIRECTORY     compares the results of KIND with them
+    models_test.py KIND DIRECTORY     compares the results of KIND with those of PyTorch
     models_test.py remove DIRECTORY   removes the directory
 The first test that needs the results of PyTorch writes them into the directory. If the test is skipped, it prints the reason and
 exits with status 77.
@@ -19,7 +19,7 @@ CIFAR = ("resnet8", "resnet56")  # the depths in between are built in the same w
 IMAGENET = ("resnet18", "resnet50", "mobilenet_v2", "alexnet", "inception_v3", "vgg16")
 if "SCALELAB_LONG_TESTS" in os.environ:  # the same blocks as resnet18 and resnet50, more of them
     IMAGENET += ("resnet34", "resnet101", "resnet152")
-# Kind -> an engine of its environment, models.
+# For each kind of forward.py: an engine with the right Python environment, and the models to compare.
 KINDS = {
     "keras2": ("tensorflow/mirrored", CIFAR + IMAGENET),
     "tensorflow": ("keras/tensorflow", CIFAR + IMAGENET),

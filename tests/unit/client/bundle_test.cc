@@ -1,4 +1,4 @@
-// Bundles: their file format, and the check of their figures.
+// Tests of bundles: their file format, and the verification of their figures.
 #include <google/protobuf/util/json_util.h>
 #include <zstd.h>
 
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/bundle/bundle_figures.h"
 #include "client/bundle/bundle_file.h"
+#include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
 #include "client/output/json_printer.h"
 #include "server/curves/study_curve.h"
@@ -22,6 +23,8 @@ using scalelab::v1::GetCurveResponse;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
 
 class BundleTest : public ClientTest {
  protected:
@@ -131,6 +134,25 @@ TEST_F(BundleTest, ATableThatSaysSomethingElseIsFound) {
   EXPECT_THAT(verified.out, AllOf(HasSubstr("curve.csv differs"), HasSubstr("study.yaml differs")));
 }
 
+// As a version wrote it that had neither plan.json nor the last columns of curve.csv.
+TEST_F(BundleTest, ABundleOfAnOlderVersionIsVerified) {
+  std::vector<std::string> columns = CurveData(curve_).columns;
+  ASSERT_EQ(columns.back(), "series_notes");
+  columns.resize(columns.size() - 2);
+  const std::string table = CurveTableText(curve_, columns);
+  EXPECT_THAT(table, Not(HasSubstr("listed_order")));
+  const auto verify = [&](const std::string& csv) {
+    WriteFile("b.tar", Write({{kBundleManifest, "{}"},
+                              {kBundleSpec, StudyYaml(spec_)},
+                              {kBundleCurve, ToJson(curve_, true)},
+                              {kBundleCurveTable, csv},
+                              {kBundleArchive, archive_}}));
+    return RunAsIs({"verify", dir_ + "/b.tar"});
+  };
+  EXPECT_THAT(verify(table), Exits(ExitCode::kOk));
+  EXPECT_THAT(verify("colour," + table), Exits(ExitCode::kFailure));
+}
+
 TEST_F(BundleTest, OtherFilesAreNoBundles) {
   EXPECT_TRUE(absl::IsDataLoss(Check("")));
   EXPECT_TRUE(absl::IsDataLoss(Check(std::string(4096, '\0'))));
@@ -140,7 +162,7 @@ TEST_F(BundleTest, OtherFilesAreNoBundles) {
   EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}).err, HasSubstr("has no curve.json"));
 }
 
-// Returns a whole archive of another schema of the database, whose tables are not those of any schema.
+// Returns a complete archive with the number of another schema, and with tables that no schema has.
 std::string ArchiveOfSchema(int schema) {
   const std::string header = absl::StrCat(R"({"schema":)", schema, R"(,"tables":{}})");
   std::string content = {static_cast<char>(header.size()), 0, 0, 0};
@@ -180,6 +202,53 @@ TEST_F(BundleTest, FieldsOfANewerVersionAreNoDamage) {
   EXPECT_THAT(verified, Exits(ExitCode::kFailure));
   EXPECT_THAT(verified.err,
               AllOf(HasSubstr("field_of_tomorrow"), HasSubstr("the version that manifest.json names")));
+}
+
+TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
+  Start();
+  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+  *server_.studies[0].mutable_spec() = spec_;
+  server_.archive = {archive_};
+  server_.plan.set_runs(12);
+  server_.plan.add_allocations()->set_script("#!/bin/sh\nexec /opt/secret/place\n");
+  server_.curve = curve_;
+  WriteFile("code.diff", "+print(2)\n");
+  for (const char* text : {"+print(2)\n", "+print(3)\n"}) {
+    Sha256Stream sum;
+    sum.Add(text);
+    auto& code = *server_.curve.mutable_series(0)->add_code_versions()->mutable_code();
+    code.set_git_dirty(true);
+    code.set_diff_sha256(sum.Finish());
+    code.set_diff_path(dir_ + "/code.diff");
+  }
+  const Outcome written = Run({"study", "bundle", "7", "-o", dir_ + "/b.tar"});
+  ASSERT_THAT(written, Exits(ExitCode::kOk));
+  auto bundle = BundleReader::Open(dir_ + "/b.tar");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  const std::string plan = bundle->Read(kBundlePlan).value();
+  EXPECT_THAT(plan, AllOf(HasSubstr("\"runs\": 12"), Not(HasSubstr("/opt/secret"))));
+  std::vector<std::string> diffs;
+  for (const auto& [name, entry] : bundle->entries()) {
+    if (name.starts_with("code-")) diffs.push_back(name);
+  }
+  ASSERT_THAT(diffs, SizeIs(1)) << "the other file does not have the text of its version";
+  EXPECT_EQ(bundle->Read(diffs[0]).value(), "+print(2)\n");
+  EXPECT_THAT(written.err, HasSubstr("cannot be read on this machine, or has changed"));
+  EXPECT_THAT(bundle->Read("README.txt").value(), AllOf(HasSubstr("plan.json"), HasSubstr("code-*.diff")));
+}
+
+TEST_F(BundleTest, AStudyThatCannotBePlannedAgainHasABundleWithoutPlan) {
+  Start();
+  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+  *server_.studies[0].mutable_spec() = spec_;
+  server_.archive = {archive_};
+  server_.curve = curve_;
+  server_.plan_error = absl::InvalidArgumentError("partition gpu is gone");
+  const Outcome written = Run({"study", "bundle", "7", "-o", dir_ + "/b.tar"});
+  ASSERT_THAT(written, Exits(ExitCode::kOk));
+  EXPECT_THAT(written.err, HasSubstr("no plan.json: partition gpu is gone"));
+  EXPECT_EQ(BundleReader::Open(dir_ + "/b.tar")->entries().count(kBundlePlan), 0u);
+  EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}), Exits(ExitCode::kOk));
 }
 
 TEST_F(BundleTest, AnImportSendsTheArchiveAndWhereItComesFrom) {

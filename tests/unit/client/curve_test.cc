@@ -146,7 +146,7 @@ class CurveCommand : public ClientTest {
   }
 };
 
-TEST_F(CurveCommand, SvgLooksAsItDid) { ExpectGolden("curve.svg", SvgPlot(SampleCurve())); }
+TEST_F(CurveCommand, SvgLooksAsItDid) { ExpectDocumented("example-curve.svg", SvgPlot(SampleCurve())); }
 
 TEST_F(CurveCommand, SvgIsWellFormedWhateverNamesContain) {
   ExpectWellFormed(SvgPlot(SampleCurve()), dir_);
@@ -202,7 +202,7 @@ TEST_F(CurveCommand, JsonIsTheServersAnswerWithProtoNames) {
   EXPECT_EQ(point["state"], "OK");
   EXPECT_EQ(point["failed"], 0);
   EXPECT_GT(point["speedup"]["high"], point["speedup"]["mean"]);
-  // One repeat has no interval, and the output invents none.
+  // One repeat has no interval, so the output must not contain one.
   EXPECT_FALSE(json["series"][1]["points"][3]["speedup"].contains("low"));
   // The JSON parses back to the message that the server sent.
   GetCurveResponse back;
@@ -334,7 +334,7 @@ TEST_F(CurveCommand, FactorsShowWhyItStops) {
 TEST_F(CurveCommand, ThePictureOfFactorsHasABarForEachPoint) {
   const std::string picture = SvgPlot(SampleCurveWithFactors());
   ExpectWellFormed(picture, dir_);
-  ExpectGolden("curve_factors.svg", picture);
+  ExpectDocumented("example-curve-factors.svg", picture);
   EXPECT_THAT(picture, HasSubstr("native/ddp fp32, 4 ranks: load imbalance 4.0% of 75.00 ms"));
   EXPECT_THAT(SvgPlot(SampleCurve()), Not(HasSubstr("parts of the mean step")));
 }

@@ -1,4 +1,4 @@
-// Figures: panels, formats, comparisons of studies.
+// Tests of figures: panels, formats, comparisons of studies.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -6,6 +6,7 @@
 #include "client/commands/reports/comparison.h"
 #include "client/figures/curve_figure.h"
 #include "client/figures/latex_table.h"
+#include "client/plots/line_plot.h"
 #include "client/plots/svg_plot.h"
 #include "server/command/command.h"
 #include "tests/unit/client/client_fixture.h"
@@ -163,7 +164,7 @@ TEST(JoinCurves, NamesTheStudiesAndTellsEqualNamesApart) {
   EXPECT_EQ(joined.scaling(), "");
 }
 
-// The coordinates of all points, lines and labels.
+// Returns the coordinates of all points, lines and labels.
 std::vector<double> Coordinates(const std::string& svg, const std::string& attribute) {
   std::vector<double> values;
   const std::string begin = " " + attribute + "=\"";
@@ -172,24 +173,38 @@ std::vector<double> Coordinates(const std::string& svg, const std::string& attri
   return values;
 }
 
+void ExpectInside(const std::string& name, const std::string& svg) {
+  EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf\"")))) << name;
+  const double height = Coordinates(svg, "height")[0];
+  EXPECT_LT(height, 2600) << name;
+  for (const char* attribute : {"x", "x1", "x2", "cx"}) {
+    for (const double x : Coordinates(svg, attribute)) EXPECT_TRUE(x >= 0 && x <= 980) << name << " " << x;
+  }
+  for (const char* attribute : {"y", "y1", "y2", "cy"}) {
+    for (const double y : Coordinates(svg, attribute)) EXPECT_TRUE(y >= 0 && y <= height) << name << " " << y;
+  }
+  // tests/python/test_pages.py opens the files in a browser.
+  if (const char* folder = std::getenv("SCALELAB_PICTURES"))
+    std::ofstream(absl::StrCat(folder, "/", name, ".svg"), std::ios::binary) << svg;
+}
+
 TEST(Pictures, NothingIsOutsideOfThePictureAndNoNumberIsMissing) {
   for (const auto& [name, curve] : PictureSamples()) {
-    const std::string svg =
-        SvgPlot(curve, {Quantity::kThroughput, Quantity::kSpeedup, Quantity::kEfficiency, Quantity::kMemory,
-                        Quantity::kCommunication, Quantity::kAccuracy});
-    EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf\"")))) << name;
-    const double height = Coordinates(svg, "height")[0];
-    EXPECT_LT(height, 2600) << name;
-    for (const char* attribute : {"x", "x1", "x2", "cx"}) {
-      for (const double x : Coordinates(svg, attribute)) EXPECT_TRUE(x >= 0 && x <= 980) << name << " " << x;
-    }
-    for (const char* attribute : {"y", "y1", "y2", "cy"}) {
-      for (const double y : Coordinates(svg, attribute))
-        EXPECT_TRUE(y >= 0 && y <= height) << name << " " << y;
-    }
-    if (const char* folder = std::getenv("SCALELAB_PICTURES"))  // to look at them
-      std::ofstream(absl::StrCat(folder, "/", name, ".svg"), std::ios::binary) << svg;
+    ExpectInside(name, SvgPlot(curve, {Quantity::kThroughput, Quantity::kSpeedup, Quantity::kEfficiency,
+                                       Quantity::kMemory, Quantity::kCommunication, Quantity::kAccuracy}));
   }
+  for (const auto& [name, plot] : LineSamples()) ExpectInside(name, SvgLines(plot));
+}
+
+TEST(Pictures, MarksReplaceNamesThatDoNotFitBelowTheirBars) {
+  const auto bars = [](int series) {
+    const std::string svg = SvgPlot(WithFactors(CurveOf(series, 6, 0.02)), {Quantity::kSpeedup});
+    return svg.substr(svg.find("parts of the mean step"));
+  };
+  EXPECT_THAT(bars(3), HasSubstr(">framework-0/strategy</text>"));
+  EXPECT_THAT(bars(12), AllOf(Not(HasSubstr(">framework-0/strategy</text>")),
+                              HasSubstr("<title>framework-0/strategy</title></circle>"),
+                              HasSubstr("<title>framework-1/strategy</title></path>")));
 }
 
 TEST(Pictures, AnIntervalBeyondTheScaleEndsInAnArrow) {

@@ -1,4 +1,4 @@
-// Curves that are hard to draw.
+// Curves and lines that are hard to draw.
 #pragma once
 
 #include <cmath>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/plots/line_plot.h"
 #include "tests/unit/client/sample_curve.h"
 
 namespace scalelab::client {
@@ -32,6 +33,22 @@ inline scalelab::v1::GetCurveResponse CurveOf(int series, int points, double hal
       SetEstimate(point->mutable_comm_share(), 1 - speedup / ranks, 0.01);
     }
     *curve.add_series() = one;
+  }
+  return curve;
+}
+
+inline scalelab::v1::GetCurveResponse WithFactors(scalelab::v1::GetCurveResponse curve) {
+  for (auto& series : *curve.mutable_series()) {
+    for (auto& point : *series.mutable_points()) {
+      auto& factors = *point.mutable_factors();
+      factors.set_n(5);
+      factors.set_step_seconds(0.3 / point.ranks());
+      factors.set_communication_share(0.2);
+      factors.set_imbalance_share(0.1);
+      factors.set_data_share(0.01);
+      factors.set_slower_share(0.05);
+      factors.set_ideal_share(0.64);
+    }
   }
   return curve;
 }
@@ -70,6 +87,38 @@ inline std::map<std::string, scalelab::v1::GetCurveResponse> PictureSamples() {
     }
   }
   samples["large_numbers"] = large;
+  samples["factors"] = SampleCurveWithFactors();
+  samples["factors_12"] = WithFactors(CurveOf(12, 6, 0.02));
+  return samples;
+}
+
+// Plots of lines with long labels and titles.
+inline std::map<std::string, LinePlot> LineSamples() {
+  std::map<std::string, LinePlot> samples;
+  for (const int lines : {1, 12, 60}) {
+    LinePlot plot{absl::StrCat("a study with a name that is as long as names of studies may be, and ", lines,
+                               " lines, more than a title has room for"),
+                  "train/loss of rank 0",
+                  "step",
+                  "train/loss",
+                  {}};
+    for (int line = 0; line < lines; ++line) {
+      PlotLine one{absl::StrCat("engine=framework-", line, "/strategy precision=amp-bf16 ranks=",
+                                1 << line % 10, " learning_rate=0.0001"),
+                   {},
+                   {}};
+      for (int i = 0; i <= 50; ++i) {
+        one.x.push_back(i * 20'000);
+        one.y.push_back(2.3 * std::exp(-0.02 * i * (line + 1)) + 1e-4 * line);
+      }
+      plot.lines.push_back(std::move(one));
+    }
+    samples[absl::StrCat("lines_", lines)] = std::move(plot);
+  }
+  LinePlot small{"a", "train/loss of rank 0", "step", "train/loss", {}};
+  small.lines = {{"one", {1, 2, 3}, {1.00001, 1.00002, 1.00003}},
+                 {"two", {1, 2, 3}, {1.00001, 1.000015, 1.00002}}};
+  samples["lines_small_range"] = small;
   return samples;
 }
 

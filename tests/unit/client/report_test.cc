@@ -187,6 +187,28 @@ TEST_F(Report, DescribesTheNodesOfEachFingerprint) {
   }
 }
 
+TEST_F(Report, NamesTheVersionsOfAProgram) {
+  ASSERT_GE(server_.curve.series_size(), 2);
+  for (const int i : {0, 1}) {
+    auto& version = *server_.curve.mutable_series(i)->add_code_versions();
+    version.set_runs(3);
+    auto& code = *version.mutable_code();
+    auto& file = *code.add_files();
+    file.set_path("/home/<ada>/train.py");
+    file.set_sha256("1111");
+    code.set_git_root("/home/<ada>");
+    code.set_git_commit("c0ffee");
+    code.set_git_dirty(true);
+    code.set_diff_sha256("2222");
+    code.set_diff_path("/runs/code.diff");
+  }
+  const std::string page = Run({"study", "report", "7", "-o", "-"}).out;
+  EXPECT_THAT(page,
+              AllOf(HasSubstr("<h3>Code</h3>"), HasSubstr("/home/&lt;ada&gt;/train.py, SHA-256 1111"),
+                    HasSubstr("commit:</td><td>c0ffee"), HasSubstr("yes, SHA-256 2222, in /runs/code.diff"),
+                    HasSubstr("successful runs:</td><td>6<")));
+}
+
 TEST_F(Report, AStudyWithoutResultsHasAPageToo) {
   server_.curve.clear_series();
   server_.runs.clear();

@@ -107,8 +107,32 @@ TEST_F(RunCommands, ListShowsAxesStatesAndReasons) {
   const Outcome list = Run({"run", "list", "7"});
   EXPECT_THAT(list, Exits(ExitCode::kOk));
   ExpectGolden("run_list.txt", list.out);
-  EXPECT_THAT(list.out, Not(HasSubstr("\033")));  // text from the server cannot control the terminal
+  EXPECT_THAT(list.out, Not(HasSubstr("\033")));  // text from the server must not control the terminal
   EXPECT_EQ(server_.runs_asked.front().parent(), "studies/7");
+}
+
+TEST_F(RunCommands, ShowNamesTheCodeOfAProgram) {
+  auto& code = *server_.runs[1].mutable_attempts(0)->mutable_code();
+  auto& file = *code.add_files();
+  file.set_path("/home/ada/train.py");
+  file.set_sha256("1111");
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              AllOf(HasSubstr("/home/ada/train.py, SHA-256 1111"), Not(HasSubstr("commit:"))));
+  code.set_git_root("/home/ada");
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              AllOf(ContainsRegex("commit: +none"), ContainsRegex("changes since then: +unknown")));
+  code.set_git_commit("c0ffee");
+  code.set_git_dirty(false);
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              AllOf(ContainsRegex("commit: +c0ffee"), ContainsRegex("changes since then: +none")));
+  code.set_git_dirty(true);
+  code.set_diff_sha256("2222");
+  code.set_diff_path("/runs/7/12/x/code.diff");
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              AllOf(HasSubstr("Code"), HasSubstr("yes, SHA-256 2222, in /runs/7/12/x/code.diff")));
+  const auto json = nlohmann::json::parse(Run({"run", "show", "12", "-o", "json"}).out);
+  EXPECT_EQ(json["run"]["attempts"][0]["code"]["git_commit"], "c0ffee");
+  EXPECT_EQ(json["run"]["attempts"][0]["code"]["git_dirty"], true);
 }
 
 TEST_F(RunCommands, ListGathersAllPagesAsJson) {
@@ -200,7 +224,7 @@ TEST_F(RunCommands, ALogWithoutABytePrintsWhoHasWrittenNothing) {
   EXPECT_THAT(Run({"run", "logs", "12", "--quiet"}).err, IsEmpty());
 }
 
-// A reason that ends in "..." helps nobody.
+// A reason must not be truncated to "...".
 TEST_F(RunCommands, MessagesOfAttemptsAreWrappedAndNotCut) {
   server_.runs[1].mutable_attempts(0)->set_message(
       "before the attempt, other processes used the CPUs 84% of the time (up to 25% is normal); during the "

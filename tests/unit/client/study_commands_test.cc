@@ -62,6 +62,42 @@ TEST_F(StudyCommands, SubmitPrintsTheNameAndNothingElseOnStdout) {
               MatchesRegex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"));
 }
 
+TEST_F(StudyCommands, SubmitAddsTheNotificationsOfTheConfiguration) {
+  Start();
+  std::filesystem::create_directories(dir_ + "/.config/scalelab");
+  const std::string config =
+      WriteFile(".config/scalelab/config",
+                "# mine\nnotify: {on: [end], webhook: \"https://chat.example/x?a=1#b\"}  # all studies\n");
+  EXPECT_THAT(Run({"study", "submit", StudyFile()}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Run({"study", "submit", StudyFile(), "--set", "notify={mail: bob@uni.example}"}),
+              Exits(ExitCode::kOk));
+  EXPECT_THAT(Run({"study", "submit", StudyFile(), "--set", "notify=none"}), Exits(ExitCode::kOk));
+  ASSERT_THAT(server_.created, SizeIs(3));
+  EXPECT_EQ(server_.created[0].spec().notify().webhook(), "https://chat.example/x?a=1#b");
+  EXPECT_THAT(server_.created[0].spec().notify().on(), ElementsAre(scalelab::v1::Notify::END));
+  EXPECT_EQ(server_.created[1].spec().notify().mail(), "bob@uni.example");
+  EXPECT_EQ(server_.created[1].spec().notify().webhook(), "");
+  EXPECT_FALSE(server_.created[2].spec().has_notify());
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}).out,
+              HasSubstr("webhook https://chat.example/x?a=1#b on end (" + config + ":2: notify)"));
+  const std::string own = Run({"study", "plan", StudyFile(), "--set", "notify={mail: bob@uni.example}"}).out;
+  EXPECT_THAT(own, AllOf(HasSubstr("mail bob@uni.example on end, first_failure"), Not(HasSubstr(config))));
+  EXPECT_THAT(Run({"study", "plan", StudyFile(), "--set", "notify=none"}).out, Not(HasSubstr("notify")));
+}
+
+TEST_F(StudyCommands, AMistakeInTheNotificationsOfTheConfigurationIsLocated) {
+  Start();
+  std::filesystem::create_directories(dir_ + "/.config/scalelab");
+  const std::string config = WriteFile(".config/scalelab/config", "notify: {mail: nobody}\n");
+  for (const char* command : {"submit", "plan"}) {
+    const Outcome wrong = Run({"study", command, StudyFile()});
+    EXPECT_THAT(wrong, Exits(ExitCode::kUsage));
+    EXPECT_THAT(wrong.err, StartsWith(config + ":1: notify: mail ")) << command;
+  }
+  EXPECT_THAT(server_.created, IsEmpty());
+  EXPECT_THAT(Run({"study", "list"}), Exits(ExitCode::kOk)) << "other commands do not use it";
+}
+
 TEST_F(StudyCommands, TheServerChoosesTheOwner) {
   Start();
   EXPECT_THAT(Run({"study", "submit", StudyFile()}), Exits(ExitCode::kOk));

@@ -39,9 +39,33 @@ TEST_F(StudyKeysCommand, ExplainsSingleKeys) {
   const auto json = nlohmann::json::parse(RunAsIs({"study", "keys", "momentum", "engine", "-o", "json"}).out);
   EXPECT_EQ(json["keys"].size(), 2u);
   EXPECT_THAT(RunAsIs({"study", "keys", "momentun"}).err, HasSubstr("did you mean 'momentum'?"));
-  const Outcome unknown = RunAsIs({"study", "keys", "scaling"});
+  const Outcome unknown = RunAsIs({"study", "keys", "xylophone"});
   EXPECT_THAT(unknown, Exits(ExitCode::kUsage));
-  EXPECT_THAT(unknown.err, HasSubstr("'scaling' is no key of fixed, matrix and zip"));
+  EXPECT_THAT(unknown.err, HasSubstr("neither a parameter of fixed, matrix and zip nor a section"));
+}
+
+TEST_F(StudyKeysCommand, ExplainsTheKeysOfSections) {
+  const Outcome scaling = RunAsIs({"study", "keys", "scaling"});
+  EXPECT_THAT(scaling, Exits(ExitCode::kOk));
+  EXPECT_THAT(scaling.out,
+              AllOf(HasSubstr("scaling.mode"), HasSubstr("strong, weak"), HasSubstr("scaling.batch_per_rank"),
+                    HasSubstr("whole number"), HasSubstr("0 means 128"), Not(HasSubstr("measure"))));
+  const Outcome measure = RunAsIs({"study", "keys", "measure.extract"});
+  EXPECT_THAT(measure.out, AllOf(HasSubstr("measure.extract[].regex"), HasSubstr("list of mappings"),
+                                 Not(HasSubstr("warmup_steps"))));
+  EXPECT_THAT(RunAsIs({"study", "keys", "repeats"}).out,
+              AllOf(HasSubstr("whole number or mapping"), HasSubstr("repeats.until.half_width")));
+  EXPECT_THAT(RunAsIs({"study", "keys", "fixed"}).out,
+              HasSubstr("Its keys are those that `scalelab study keys` lists"));
+  EXPECT_THAT(RunAsIs({"study", "keys", "resorces"}).err, HasSubstr("did you mean 'resources'?"));
+  EXPECT_THAT(RunAsIs({"study", "keys", "scal"}), Exits(ExitCode::kUsage)) << "a part of a name";
+  const auto json =
+      nlohmann::json::parse(RunAsIs({"study", "keys", "scaling", "momentum", "-o", "json"}).out);
+  ASSERT_EQ(json["keys"].size(), 5u);
+  EXPECT_EQ(json["keys"][1]["name"], "scaling.mode");
+  EXPECT_EQ(json["keys"][4]["name"], "momentum");
+  EXPECT_THAT(RunAsIs({"study", "keys", "scaling", "-o", "csv"}).out,
+              HasSubstr("scaling.mode,text,,\"strong, weak\",,Strong or weak\n"));
 }
 
 }  // namespace

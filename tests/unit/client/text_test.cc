@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "client/output/cells.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"
 #include "client/session/selectors.h"
@@ -27,6 +28,52 @@ TEST(Text, ExactNumbersReadBackAsTheSame) {
   }
   EXPECT_EQ(Exact(NAN), "nan");
   EXPECT_EQ(Exact(-INFINITY), "-inf");
+}
+
+scalelab::v1::Estimate AnEstimate(double mean) {
+  scalelab::v1::Estimate estimate;
+  estimate.set_mean(mean);
+  return estimate;
+}
+
+std::vector<std::string> TextsOf(const std::vector<Cell>& row) {
+  std::vector<std::string> texts;
+  for (const Cell& cell : row) texts.push_back(cell.text);
+  return texts;
+}
+
+TEST(Cells, AnEstimateHasAnIntervalIfBothEndsAreKnown) {
+  scalelab::v1::Estimate estimate = AnEstimate(0.5);
+  EXPECT_EQ(WithInterval(estimate, Percent), "50.0");
+  EXPECT_EQ(DifferenceText(estimate), "+50.0");
+  estimate.set_low(-0.25);
+  EXPECT_EQ(WithInterval(estimate, Percent), "50.0");
+  estimate.set_high(1.25);
+  EXPECT_EQ(WithInterval(estimate, Percent), "50.0 [-25.0, 125.0]");
+  EXPECT_EQ(DifferenceText(estimate), "+50.0 [-25.0, +125.0]");
+}
+
+TEST(Cells, CsvHasThreeExactNumbersForAnEstimate) {
+  Section section;
+  AddEstimateColumns("hours", section);
+  ASSERT_EQ(section.columns.size(), 3u);
+  EXPECT_EQ(section.columns[0].title, "hours_mean");
+  EXPECT_EQ(section.columns[2].title, "hours_high");
+  EXPECT_EQ(section.columns[1].in, Column::In::kCsv);
+  std::vector<Cell> row;
+  scalelab::v1::Estimate estimate = AnEstimate(0.1);
+  estimate.set_low(-2);
+  AddEstimateCells(&estimate, row);
+  AddEstimateCells(nullptr, row);
+  EXPECT_THAT(TextsOf(row), ElementsAre("0.1", "-2", "", "", "", ""));
+}
+
+TEST(Cells, AnAxisThatAKeyDoesNotHaveIsEmptyOrTheGivenText) {
+  google::protobuf::Struct key;
+  (*key.mutable_fields())["ranks"].set_number_value(4);
+  EXPECT_EQ(AxisText(key, "ranks", "1"), "4");
+  EXPECT_EQ(AxisText(key, "engine"), "");
+  EXPECT_EQ(AxisText(key, "engine", "native/ddp"), "native/ddp");
 }
 
 TEST(Text, ShortNumbersKeepAboutFourDigits) {
@@ -164,7 +211,7 @@ TEST(InterruptDeathTest, EndsWith130AndSaysWhatGoesOn) {
 TEST(PaceEstimate, ExtrapolatesFromWhatItSaw) {
   PaceEstimate pace;
   const absl::Time start = absl::UnixEpoch();
-  pace.Add(0.5, start);  // half was done before the first look
+  pace.Add(0.5, start);  // half of the work was done before the first message
   EXPECT_FALSE(pace.Left());
   pace.Add(0.6, start + absl::Seconds(1));
   EXPECT_FALSE(pace.Left());  // the interval is too short for an estimate

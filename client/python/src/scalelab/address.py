@@ -147,6 +147,8 @@ def _read_config(path: str) -> dict[str, str]:
         for number, line in enumerate(file, 1):
             text = line.split("#")[0].strip()
             found = re.fullmatch(r"(server|token_file)\s*[:=]\s*(.*)", text)
+            if re.match(r"notify\s*[:=]", text):
+                continue  # only `scalelab study submit` uses it
             if found:
                 value = found.group(2)
                 values[found.group(1)] = value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value

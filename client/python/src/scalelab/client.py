@@ -195,13 +195,15 @@ class Client:
     def curve(self, study: StudyName = "last") -> pandas.DataFrame:
         """Returns the scaling curve of a study, with a row for each point. The columns are the values of the axes, ranks, n,
         state, batches, and for each estimate, such as throughput, speedup and efficiency, NAME (mean), NAME_low and NAME_high
-        (the 95% interval)."""
+        (the 95% interval). The last columns are equal for all points of a series: listed_order is True if its runs were executed in
+        the order of the study file, and series_notes has what a reader must know about the series."""
         from scalelab import frames
 
         return frames.curve(self.curve_message(study))
 
     def plot_curve(self, study: StudyName = "last", *, what: str = "speedup", ax: Axes | None = None) -> Axes:
-        """Draws the curve: `what` is speedup, efficiency, throughput or another estimate of `curve`. Returns the axes of matplotlib."""
+        """Draws the curve: `what` is speedup, efficiency, throughput or another estimate of `curve`. The notes of the series
+        are below the picture. Returns the axes of matplotlib."""
         from scalelab import frames, plots
 
         message = self.curve_message(study)

@@ -53,8 +53,9 @@ def curve(message: Any) -> pandas.DataFrame:
     rows: list[dict[str, Any]] = []
     for series in message.series:
         key = {name: values.cell(value) for name, value in values.of_struct(series.key).items() if name != "ranks"}
-        rows += [{**key, **_point(point), "baseline_ranks": series.baseline_ranks, "fingerprint": series.fingerprint}
-                 for point in series.points]
+        of_series = {"baseline_ranks": series.baseline_ranks, "fingerprint": series.fingerprint, "listed_order": series.listed_order,
+                     "series_notes": "; ".join(series.notes)}
+        rows += [{**key, **_point(point), **of_series} for point in series.points]
     return pandas.DataFrame(rows)
 
 

@@ -1,6 +1,7 @@
 """Pictures of curves and metrics with matplotlib."""
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pandas
@@ -11,14 +12,17 @@ from scalelab.errors import invalid
 
 # The columns of a curve before this one are axes of the study.
 _FIRST_COLUMN_OF_POINTS = "ranks"
+_NOTE_COLUMNS, _MOST_NOTE_LINES = 90, 8
+_NOTES_BELOW = 40  # points from the axis to the notes, below the label of the axis
 
 
 def curve(frame: pandas.DataFrame, what: str, title: str, ax: Axes | None) -> Axes:
     if frame.empty or what not in frame or what + "_low" not in frame:
         raise invalid(f"the curve has no estimate '{what}'; it has speedup, efficiency, throughput and others with a column NAME_low")
-    ax = ax if ax is not None else pyplot.subplots()[1]
+    # The layout leaves space for the notes.
+    ax = ax if ax is not None else pyplot.subplots(constrained_layout=True)[1]
     axes = list(frame.columns[: list(frame.columns).index(_FIRST_COLUMN_OF_POINTS)])
-    # The points of a series have equal values of all axes, and ran on equal hardware and software.
+    # The points of a series have equal values of all axes except ranks, and ran on equal hardware and software.
     for _, series in frame.groupby(frame[[*axes, "fingerprint"]].astype(str).agg(" ".join, axis=1), sort=False):
         series = series.dropna(subset=[what])
         if series.empty:
@@ -38,6 +42,13 @@ def curve(frame: pandas.DataFrame, what: str, title: str, ax: Axes | None) -> Ax
     ax.set_title(title)
     if ax.get_legend_handles_labels()[0]:
         ax.legend()
+    notes = [note for note in dict.fromkeys(frame["series_notes"]) if note]
+    if notes:
+        lines = [line for note in notes for line in textwrap.wrap("note: " + note, _NOTE_COLUMNS)]
+        if len(lines) > _MOST_NOTE_LINES:
+            lines[_MOST_NOTE_LINES - 1 :] = ["more notes are in the column series_notes"]
+        ax.annotate("\n".join(lines), (0, 0), (0, -_NOTES_BELOW), xycoords="axes fraction", textcoords="offset points",
+                    verticalalignment="top", fontsize="small", color="dimgrey")
     return ax
 
 

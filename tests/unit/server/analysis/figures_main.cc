@@ -14,6 +14,10 @@
 #include "server/analysis/fits.h"
 #include "server/analysis/ratios.h"
 #include "server/analysis/statistics.h"
+#include "server/prediction/bucket_replay.h"
+#include "server/prediction/conformal.h"
+#include "server/prediction/models.h"
+#include "tests/unit/server/analysis/fixture.h"
 
 namespace scalelab::server {
 namespace {
@@ -189,6 +193,115 @@ json Noise() {
           {"goodput", Describe(noise.goodput())}};
 }
 
+json Describe(const v1::ComparedPair& pair) {
+  return {{"first", pair.first()},
+          {"second", pair.second()},
+          {"effect", Describe(pair.effect())},
+          {"equivalence_p", pair.equivalence_p()}};
+}
+
+// Four engines on the same number of ranks, as one study with common blocks and as three studies of different lengths.
+json Comparisons(int repeats, uint64_t seed) {
+  const Study study = MakeStudy(repeats, false, 0, seed);
+  json out{{"blocks", repeats}};
+  Results engines;
+  for (size_t i = 0; i < study.samples.size(); ++i) {
+    const Sample& sample = study.samples[i];
+    engines.Cell(2, R"({"engine":"e)" + std::to_string(i) + "\"}").Ok(sample.value);
+    out["cells"].push_back({{"block", sample.block}, {"value", sample.value}, {"time", json::array()}});
+  }
+  const auto compared = Results::Compare({&engines}, "engine", 0.1);
+  for (const auto& pair : compared.groups(0).pairs()) out["pairs"].push_back(Describe(pair));
+  out["noise_floor"] = compared.groups(0).noise_floor();
+
+  std::vector<Results> studies(3);
+  for (size_t i = 0; i < studies.size(); ++i) {
+    std::vector<double> values = study.samples[i].value;
+    values.resize(values.size() - (i == 1 ? 1 : 0));
+    studies[i].Cell(2).Ok(values);
+    out["studies"].push_back(values);
+  }
+  const auto two = Results::Compare({&studies[0], &studies[1]}, "study", 0.1);
+  out["two_studies"] = Describe(two.groups(0).pairs(0));
+  const auto three = Results::Compare({&studies[0], &studies[1], &studies[2]}, "study", 0.1);
+  for (const auto& pair : three.groups(0).pairs()) out["three_studies"].push_back(Describe(pair));
+  return out;
+}
+
+json Advised(bool adaptive) {
+  const Study study = MakeStudy(5, false, 0, 31);
+  json out{{"blocks", 5}, {"ranks", study.ranks}, {"adaptive", adaptive}};
+  Results results;
+  if (adaptive) results.spec().mutable_adaptive_repeats()->set_min(3);
+  for (size_t i = 0; i < study.samples.size(); ++i) {
+    const Sample& sample = study.samples[i];
+    results.Cell(static_cast<int>(study.ranks[i]));
+    json epochs;
+    for (const double value : sample.value) {
+      results.Ok({value});
+      results.last_row().epoch_seconds = 7200 / value;
+      epochs.push_back(7200 / value);
+    }
+    out["cells"].push_back({{"block", sample.block},
+                            {"value", sample.value},
+                            {"time", json::array()},
+                            {"epoch_seconds", epochs}});
+  }
+  const v1::Advice advice =
+      results.Advise({.min_gain = 0.5, .rank_hour_price = 2, .deadline_hours = 0, .epochs = 30}).at(0);
+  for (const auto& size : advice.sizes()) {
+    json& of_size = out["sizes"].emplace_back();
+    of_size = {{"hours", Describe(size.hours())}, {"cost", Describe(size.cost())}};
+    if (size.has_gain()) of_size["gain"] = Describe(size.gain());
+    if (size.has_hour_price()) of_size["hour_price"] = Describe(size.hour_price());
+  }
+  return out;
+}
+
+json Targets() {
+  const std::vector<double> seconds = {40.5, 38.25, 51, 39, 44.75};
+  std::vector<TargetRepeat> repeats;
+  for (const double s : seconds) repeats.push_back({s, 100 * s});
+  const auto all = MakeTimeToTarget(repeats);
+  repeats[1] = {};
+  const auto missed = MakeTimeToTarget(repeats);
+  return {{"seconds", seconds},
+          {"all", all.seconds()},
+          {"missed", 1},
+          {"without_missed", missed.seconds()},
+          {"samples", all.samples()}};
+}
+
+json Predictions() {
+  json out;
+  for (const double serial : {0.01, 0.2}) {
+    std::vector<MeasuredSize> measured;
+    json input;
+    for (const int ranks : {1, 2, 4, 8, 16}) {
+      const double wobble = 1 + 0.01 * (ranks % 3);
+      measured.push_back({ranks, 500 * wobble * ranks / (1 + serial * (ranks - 1))});
+      input.push_back({ranks, measured.back().throughput});
+    }
+    out["models"].push_back(
+        {{"measured", input}, {"ranks", 48}, {"predicted", PredictByModels(measured, 48)}});
+  }
+  std::vector<AllReduceTime> times;
+  for (const int ranks : {2, 4, 8}) {
+    for (const double bytes : {1e3, 1e6, 2.5e7}) {
+      const double p = ranks, wobble = 1 + 0.05 * ((ranks + static_cast<int>(bytes / 1e3)) % 3);
+      times.push_back({ranks, bytes, wobble * (2 * (p - 1) * 2e-5 + 2 * (p - 1) / p * bytes / 1e9)});
+      out["all_reduces"].push_back({ranks, bytes, times.back().seconds});
+    }
+  }
+  const RingCost ring = FitRing(times);
+  out["ring"] = {ring.alpha, ring.beta};
+  std::vector<double> scores;
+  for (int i = 0; i < 37; ++i) scores.push_back(0.1 + 0.05 * (i * 7 % 37));
+  out["scores"] = scores;
+  out["conformal"] = ConformalFactor(scores);
+  return out;
+}
+
 }  // namespace
 }  // namespace scalelab::server
 
@@ -201,6 +314,10 @@ int main() {
     out["studies"].push_back(Describe(MakeStudy(n, true, 0.2, 3), n));
   }
   for (const int n : {2, 3, 8}) out["factors"].push_back(Factors(n, static_cast<uint64_t>(n)));
+  for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, static_cast<uint64_t>(20 + n)));
+  for (const bool adaptive : {false, true}) out["advice"].push_back(Advised(adaptive));
+  out["targets"] = Targets();
+  out["predictions"] = Predictions();
   out["units"] = UnequalUnits();
   out["noise"] = Noise();
   std::cout << out.dump() << "\n";

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "google/protobuf/util/json_util.h"
+#include "server/analysis/code_versions.h"
 #include "server/analysis/comparison/advise.h"
 #include "server/analysis/comparison/compare.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/factors/explain_points.h"
+#include "server/analysis/precision.h"
 
 namespace scalelab::server {
 
@@ -95,7 +97,14 @@ class Results {
     if (factors) AddFactors(input, times_, options, curve);
     return curve;
   }
-  // Returns the study as it is after so many blocks.
+  // Returns the curve with the versions of the code that the runs executed.
+  scalelab::v1::GetCurveResponse WithCode(const RunCodes& codes) const {
+    CurvePlaces places;
+    auto curve = MakeCurve(spec_, cells_, Parameters(), rows_, {}, {}, {}, &places);
+    AddCodeVersions(cells_, rows_, places, codes, curve);
+    return curve;
+  }
+  // Returns the study as it is after `blocks` blocks.
   Results FirstBlocks(int blocks) const {
     Results first = *this;
     std::erase_if(first.rows_, [&](const db::CurveRow& row) { return row.repeat >= blocks; });
@@ -108,14 +117,20 @@ class Results {
     std::vector<StudyRows> rows;
     for (const Results* study : studies) {
       parameters.push_back(study->Parameters());
-      rows.push_back(
-          {study->cells_, parameters.back(), study->rows_, "study " + std::to_string(rows.size() + 1)});
+      rows.push_back(study->AsRows(parameters.back()));
+      rows.back().name = "study " + std::to_string(rows.size());
     }
     return CompareStudies(rows, axis, equivalent);
   }
   std::vector<scalelab::v1::Advice> Advise(const AdviceOptions& options) const {
     const CellList parameters = Parameters();
-    return AdviseRanks({cells_, parameters, rows_}, options);
+    return AdviseRanks(AsRows(parameters), options);
+  }
+  StudyRows AsRows(const CellList& parameters) const {
+    StudyRows rows{cells_, parameters, rows_};
+    if (spec_.has_adaptive_repeats())
+      rows.sequential = SequentialConfidence(spec_.adaptive_repeats(), cells_.size());
+    return rows;
   }
   CellList Parameters() const {
     CellList parameters;

@@ -53,6 +53,57 @@ TEST(Precision, TheMethodDoesNotChangeAtEightBlocks) {
   EXPECT_NEAR(WidestHalfWidth(results.Curve()).value(), std::exp(half) - 1, 1e-9);
 }
 
+TEST(Precision, AdviceHasTheIntervalsOfTheCurve) {
+  Results results = Adaptive(3);
+  results.Cell(1).Ok({100, 200, 50}).Cell(2).Ok({190, 384, 95.5});
+  const auto curve = results.Curve();
+  const auto& speedup = curve.series(0).points(1).speedup();
+  const auto advice = results.Advise({});
+  const auto& gain = advice.at(0).sizes(1).gain();
+  EXPECT_NEAR(gain.mean(), speedup.mean() - 1, 1e-12);
+  EXPECT_NEAR(gain.low(), speedup.low() - 1, 1e-12);
+  EXPECT_NEAR(gain.high(), speedup.high() - 1, 1e-12);
+}
+
+TEST(Precision, ComparisonsOfAStudyHaveItsConfidence) {
+  const auto half_width = [](bool adaptive) {
+    Results results = adaptive ? Adaptive(3) : Results();
+    results.Cell(2, R"({"engine":"a"})").Ok({110, 121, 132});
+    results.Cell(2, R"({"engine":"b"})").Ok({100, 110, 121});
+    const auto compared = Results::Compare({&results}, "engine", 0);
+    const auto& effect = compared.groups(0).pairs(0).effect();
+    return std::log1p(effect.high()) - std::log1p(effect.mean());
+  };
+  // Of two values, Tukey's interval is Student's, here with two degrees of freedom.
+  EXPECT_NEAR(half_width(true) / half_width(false), StudentQuantile(0.9825, 2) / StudentQuantile(0.975, 2),
+              1e-6);
+}
+
+TEST(Precision, ComparisonsOfStudiesHaveTheHighestConfidence) {
+  const auto half_width = [](bool adaptive) {
+    Results first = adaptive ? Adaptive(3) : Results(), second;
+    first.Cell(2).Ok({110, 121, 132});
+    second.Cell(2).Ok({100, 110, 121});
+    const auto compared = Results::Compare({&first, &second}, "study", 0);
+    const auto& effect = compared.groups(0).pairs(0).effect();
+    return std::log1p(effect.high()) - std::log1p(effect.mean());
+  };
+  EXPECT_GT(half_width(true) / half_width(false), 1.1);
+}
+
+TEST(Precision, StudiesThatAreBlocksNeedNoCorrection) {
+  const auto high = [](bool adaptive) {
+    std::vector<Results> studies(3, adaptive ? Adaptive(3) : Results());
+    for (size_t i = 0; i < studies.size(); ++i) {
+      studies[i].Cell(2, R"({"engine":"a"})").Ok({110.0 + static_cast<double>(i * i)});
+      studies[i].Cell(2, R"({"engine":"b"})").Ok({100.0});
+    }
+    const auto compared = Results::Compare({&studies[0], &studies[1], &studies[2]}, "engine", 0);
+    return compared.groups(0).pairs(0).effect().high();
+  };
+  EXPECT_DOUBLE_EQ(high(true), high(false));
+}
+
 TEST(Precision, TheWidestSpeedupCounts) {
   Results results = Adaptive(3);
   results.Cell(1).Ok({100, 101, 99}).Cell(2).Ok({200, 202, 198}).Cell(4).Ok({390, 350, 420});

@@ -29,7 +29,7 @@ def check(what, actual, expected, tolerance=TOLERANCE):
 
 
 class Model:
-    """log(value) = cell + block + drift * time by ordinary least squares on the whole design matrix."""
+    """Fits log(value) = cell + block + drift * time by ordinary least squares on the whole design matrix."""
 
     def __init__(self, cells, blocks, drift):
         self.cells = cells
@@ -98,7 +98,7 @@ def drifts(cells, blocks):
     plain = Model(cells, blocks, False)
     if plain.df <= 3:
         return False
-    # What cells and blocks leave of the time, compared with the time within blocks.
+    # The variation of the times that cells and blocks leave unexplained, relative to the variation within blocks.
     times = [{"block": c["block"], "value": np.exp(np.array(c["time"]) / 1e4), "time": c["time"]} for c in cells]
     left = Model(times, blocks, False).residual * 1e4
     within = 0.0
@@ -191,7 +191,8 @@ def geometric(values, most=np.inf):
 
 
 def slowest_unit(values):
-    """log(computation) = repeat + unit by ordinary least squares; effects relative to their mean, Bonferroni interval."""
+    """Fits log(computation) = repeat + unit by ordinary least squares. Returns the effects relative to their mean, with Bonferroni
+    intervals."""
     units, repeats = int(max(v[0] for v in values)) + 1, int(max(v[1] for v in values)) + 1
     x, y = np.zeros((len(values), units + repeats)), np.array([v[2] for v in values])
     for row, (unit, repeat, _) in enumerate(values):
@@ -245,11 +246,156 @@ def check_noise(figures):
     check_estimate("goodput", figures["goodput"], np.array([1000, 950, 1050]) / (1 + 256 / scales))
 
 
+def check_pair(pair, log_ratio, error, df, critical_is_95, equivalent=0.1):
+    """critical_is_95: returns a probability that is 0.95 for the critical value, which is given in standard errors."""
+    mean, low, high = np.log1p(pair["effect"])
+    check("effect", mean, log_ratio)
+    check("end", high - mean, mean - low, 1e-8)
+    check("critical value", critical_is_95((high - mean) / error), 0.95)
+    # The two one-sided tests of Schuirmann.
+    limit = np.log1p(equivalent)
+    p = max(stats.t.cdf((log_ratio - limit) / error, df), stats.t.sf((log_ratio + limit) / error, df))
+    check("equivalence", pair["equivalence_p"], p, 1e-8)
+
+
+def check_comparisons(figures):
+    cells = figures["cells"]
+    model = Model(cells, figures["blocks"], False)
+    pairs = [(a, b) for a in range(len(cells)) for b in range(a + 1, len(cells))]
+    check("pairs", len(figures["pairs"]), len(pairs))
+    for (a, b), pair in zip(pairs, figures["pairs"]):
+        log_ratio, error = model.compare(a, b)
+        check_pair(pair, log_ratio, error, model.nu,
+                   lambda t: stats.studentized_range.cdf(t * np.sqrt(2), len(cells), model.nu))
+    t = stats.t.ppf(0.975, model.nu) + stats.t.ppf(0.8, model.nu)
+    check("noise floor", figures["noise_floor"], np.expm1(t * np.sqrt(2 * model.variance / figures["blocks"])), 1e-8)
+
+    logs = [np.log(values) for values in figures["studies"]]
+
+    def welch(a, b):
+        of_a, of_b = stats.sem(logs[a]) ** 2, stats.sem(logs[b]) ** 2
+        df = (of_a + of_b) ** 2 / (of_a**2 / (len(logs[a]) - 1) + of_b**2 / (len(logs[b]) - 1))
+        return logs[a].mean() - logs[b].mean(), np.sqrt(of_a + of_b), df
+
+    log_ratio, error, df = welch(0, 1)
+    check_pair(figures["two_studies"], log_ratio, error, df, lambda t: stats.t.cdf(t, df) - stats.t.cdf(-t, df))
+    for end in np.log1p(figures["two_studies"]["effect"][1:]):
+        # SciPy has its own test of Welch: at the ends of the interval its p value is 5%.
+        check("Welch", stats.ttest_ind(logs[0] - end, logs[1], equal_var=False).pvalue, 0.05, 1e-7)
+    for (a, b), pair in zip([(0, 1), (0, 2), (1, 2)], figures["three_studies"]):
+        log_ratio, error, df = welch(a, b)
+        check_pair(pair, log_ratio, error, df,
+                   lambda t, df=np.floor(df): stats.studentized_range.cdf(t * np.sqrt(2), 3, df))
+
+
+def check_advice(figures):
+    cells, ranks = figures["cells"], figures["ranks"]
+    confidence = 0.965 if figures["adaptive"] else 0.95
+    model = Model(cells, figures["blocks"], False)
+
+    def ratio(a, b):
+        if figures["adaptive"]:
+            logs = np.log(np.array(cells[a]["value"]) / cells[b]["value"])
+            mean, error, df = logs.mean(), stats.sem(logs), len(logs) - 1
+        else:
+            (mean, error), df = model.compare(a, b), model.nu
+        half = stats.t.ppf(0.5 + confidence / 2, df) * error
+        return np.exp([mean, mean - half, mean + half])
+
+    for i, size in enumerate(figures["sizes"]):
+        epochs = np.array(cells[i]["epoch_seconds"])
+        half = stats.t.ppf(0.5 + confidence / 2, len(epochs) - 1) * stats.sem(epochs)
+        hours = np.array([epochs.mean(), epochs.mean() - half, epochs.mean() + half]) * 30 / 3600
+        for name, actual, expected in zip(("", " low", " high"), size["hours"], hours):
+            check("hours" + name, actual, expected, 1e-8)
+        for name, actual, expected in zip(("", " low", " high"), size["cost"], hours * ranks[i] * 2):
+            check("cost" + name, actual, expected, 1e-8)
+        if i == 0:
+            continue
+        s = ratio(i, i - 1)
+        for name, actual, expected in zip(("", " low", " high"), size["gain"], s - 1):
+            check("gain" + name, actual, expected, 1e-8)
+        # Hours are proportional to 1 / S, and prices to ranks times hours.
+        if s[1] <= 1:
+            if "hour_price" in size:
+                sys.exit("there is a price of an hour although the larger size may save none")
+            continue
+        before, p = ranks[i - 1], ranks[i]
+        price = 2 * (p / s - before) / (1 - 1 / s)
+        for name, actual, expected in zip(("", " low", " high"), size["hour_price"], (price[0], price[2], price[1])):
+            check("price of an hour" + name, actual, expected, 1e-7)
+
+
+def check_targets(figures):
+    seconds = np.array(figures["seconds"])
+    check("time to target", figures["all"], stats.trim_mean(seconds, 1 / len(seconds) + 1e-9))
+    # A repeat that missed the target counts as the slowest.
+    seconds[figures["missed"]] = 1e9
+    check("time to target", figures["without_missed"], stats.trim_mean(seconds, 1 / len(seconds) + 1e-9))
+    check("samples to target", figures["samples"], 100 * figures["all"])
+
+
+def extra_p(p, cost, ranks):
+    """The cost of a sample on `ranks` ranks by the best term of Extra-P's normal form."""
+
+    def fit(term, keep):
+        x = np.array([np.ones(len(p)), term(p)]).T[keep] / cost[keep, None]
+        constant, factor = np.linalg.lstsq(x, np.ones(keep.sum()), rcond=None)[0]
+        if factor < 0:
+            constant, factor = (x[:, 0] @ np.ones(keep.sum())) / (x[:, 0] @ x[:, 0]), 0.0
+        return lambda q: constant + factor * term(q)
+
+    best = None
+    for power in (0, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 5 / 4, 4 / 3, 3 / 2, 5 / 3, 7 / 4, 2):
+        for log_power in (0, 1, 2):
+            if power == 0 and log_power == 0:
+                continue
+
+            def term(q, power=power, log_power=log_power):
+                return np.power(q, power) * np.power(np.log2(q), log_power)
+
+            error = 0.0
+            for i in range(len(p)):
+                predicted = fit(term, np.arange(len(p)) != i)(p[i])
+                error += 2 * abs(predicted - cost[i]) / (abs(predicted) + cost[i])
+            if best is None or error < best[0] - 1e-12:
+                best = error, term
+    return fit(best[1], np.full(len(p), True))(np.float64(ranks))
+
+
+def check_predictions(figures):
+    for models in figures["models"]:
+        p, throughput = np.array(models["measured"], dtype=float).T
+        ranks, predicted = models["ranks"], models["predicted"]
+        s = throughput / throughput[0]
+        cost = p / throughput
+        serial = min(max(solve("amdahl", p[1:], s[1:])[0], 0), 1)
+        check("amdahl", predicted["amdahl"], throughput[0] * ranks / (1 + serial * (ranks - 1)), 1e-8)
+        a, b = solve("usl", p[1:], s[1:])
+        if min(a, b) > 0:
+            check("usl", predicted["usl"], throughput[0] * ranks / (1 + a * (ranks - 1) + b * ranks * (ranks - 1)), 1e-7)
+        line = np.polyfit(np.log(p[-2:]), np.log(throughput[-2:]), 1)
+        check("log-log", predicted["log-log"], np.exp(np.polyval(line, np.log(ranks))), 1e-8)
+        line = np.polyfit(np.log2(p[-2:]), cost[-2:], 1)
+        check("1/efficiency", predicted["1/efficiency"], ranks / np.polyval(line, np.log2(ranks)), 1e-8)
+        check("extra-p", predicted["extra-p"], ranks / extra_p(p, cost, ranks), 1e-7)
+    p, size, seconds = np.array(figures["all_reduces"], dtype=float).T
+    terms = np.array([2 * (p - 1), 2 * (p - 1) / p * size]) / seconds
+    scale = terms.max(axis=1)
+    ring = optimize.nnls((terms / scale[:, None]).T, np.ones(len(p)))[0] / scale
+    for name, actual, expected in zip(("alpha", "beta"), figures["ring"], ring):
+        check(name, actual / expected, 1, 1e-8)
+    scores = figures["scores"]
+    k = np.ceil((len(scores) + 1) * 0.9)
+    check("conformal factor", figures["conformal"], np.quantile(scores, k / len(scores), method="inverted_cdf"))
+
+
 def main():
     figures = json.loads(subprocess.run(sys.argv[1:2], check=True, capture_output=True, timeout=60).stdout)
     distributions = figures["distributions"]
     for p, df, quantile in distributions["t"]:
-        # SciPy's quantile has an error of 5e-10 in the probability at 2.5 degrees of freedom; its distribution function has not.
+        # At 2.5 degrees of freedom, SciPy's quantile has an error of 5e-10 in the probability. SciPy's distribution
+        # function does not have this error.
         check("Student", stats.t.cdf(quantile, df), p)
     for value, numerator, denominator, tail in distributions["f"]:
         check("Fisher", tail, stats.f.sf(value, numerator, denominator))
@@ -263,6 +409,12 @@ def main():
                                       slowest_unit(figures["units"]["values"])):
         check("units: " + what, actual, expected, 1e-8)  # quantiles of SciPy have an error of 5e-10
     check_noise(figures["noise"])
+    for comparisons in figures["comparisons"]:
+        check_comparisons(comparisons)
+    for advice in figures["advice"]:
+        check_advice(advice)
+    check_targets(figures["targets"])
+    check_predictions(figures["predictions"])
     print(f"{checked} figures agree with SciPy")
 
 

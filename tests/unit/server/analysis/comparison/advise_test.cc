@@ -53,6 +53,22 @@ TEST(Advise, FiguresByHand) {
                                    HasSubstr("The cheapest world size is 1 rank, the fastest is 4 ranks.")));
 }
 
+TEST(Advise, SizesThatCouldBeTheCheapestOrTheFastestAreNamed) {
+  const v1::Advice clear = ByHand().Advise({})[0];
+  EXPECT_THAT(clear.cheapest_candidates(), ElementsAre(1));
+  EXPECT_THAT(clear.fastest_candidates(), ElementsAre(4));
+  // The interval of the speedup contains 1, so 1 rank could be faster, and 2, so 2 ranks could cost as little.
+  Results noisy;
+  noisy.Cell(1).Ok({100, 150, 80}).Cell(2).Ok({150, 110, 160});
+  const v1::Advice unclear = noisy.Advise({})[0];
+  EXPECT_EQ(unclear.cheapest(), 1);
+  EXPECT_EQ(unclear.fastest(), 2);
+  EXPECT_THAT(unclear.cheapest_candidates(), ElementsAre(1, 2));
+  EXPECT_THAT(unclear.fastest_candidates(), ElementsAre(1, 2));
+  EXPECT_THAT(unclear.text(),
+              HasSubstr("is 1 rank (possibly 1, 2), the fastest is 2 ranks (possibly 1, 2)."));
+}
+
 TEST(Advise, ADeadlineIsMetEvenIfTheStepDoesNotPay) {
   const auto in_time = ByHand().Advise({.deadline_hours = 5, .epochs = 10})[0];
   EXPECT_EQ(in_time.recommended(), 4);

@@ -1,0 +1,102 @@
+"""Pages and pictures that commands write, opened as files in headless Chromium: reports, proposals and SVG pictures."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+import browser
+
+from fixture import PROGRAMS, SOURCE, TRAIN, WITHIN, InDirectory, Service, study_of
+
+WIDTHS = (400, 1280, 2000)
+# Writes the pictures of tests/unit/client/picture_samples.h.
+SAMPLES = PROGRAMS.parent / "tests" / "client_program_test"
+
+# For each picture of the page: texts that overlap another text, and texts that leave the picture. Boxes may touch.
+TEXTS = """
+    const found = [];
+    for (const picture of document.querySelectorAll('svg')) {
+      const frame = picture.getBoundingClientRect(), near = 0.5;
+      const texts = [...picture.querySelectorAll('text')].map((text) => ({text: text.textContent, box: text.getBoundingClientRect()}))
+        .filter(({box}) => box.width > 0);
+      texts.forEach(({text, box}, i) => {
+        if (box.left < frame.left - near || box.right > frame.right + near ||
+            box.top < frame.top - near || box.bottom > frame.bottom + near)
+          found.push(`'${text}' leaves the picture`);
+        for (const other of texts.slice(i + 1))
+          if (Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left) > near &&
+              Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top) > near)
+            found.push(`'${text}' overlaps '${other.text}'`);
+      });
+    }
+    return found;"""
+
+
+@unittest.skipIf(browser.available(), browser.available())
+class PagesTest(InDirectory):
+    def setUp(self) -> None:
+        super().setUp()
+        self.browser = browser.Browser()
+        self.addCleanup(self.browser.close)
+        self.browser.resize(1280, 900)
+
+    def show(self, path: pathlib.Path) -> None:
+        self.browser.open(path.as_uri())
+        self.browser.wait_for("return document.readyState === 'complete'")
+
+    def check_texts(self, path: pathlib.Path) -> None:
+        texts = self.browser.run("return document.querySelectorAll('svg text').length")
+        self.assertGreater(texts, 3, path.name)
+        self.assertEqual(self.browser.run(TEXTS), [], path.name)
+
+    def test_texts_of_pictures_neither_overlap_nor_leave_them(self) -> None:
+        done = subprocess.run([SAMPLES, "--gtest_filter=Pictures.*"], env={**os.environ, "SCALELAB_PICTURES": str(self.dir)},
+                              capture_output=True, text=True, timeout=WITHIN, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        pictures = sorted([*self.dir.glob("*.svg"), *(SOURCE / "docs" / "users").glob("*.svg")])
+        names = {path.stem for path in pictures}
+        self.assertLessEqual({"sample", "200_cells", "lines_12", "lines_60", "factors", "factors_12"}, names)
+        for path in pictures:
+            with self.subTest(path.name):
+                self.show(path)
+                self.check_texts(path)
+                self.browser.screenshot(path.stem)
+        self.assertEqual(self.browser.console(), [])
+
+    def test_reports_work_at_each_width_in_light_and_dark(self) -> None:
+        os.chdir(self.dir)
+        self.write("train.py", TRAIN)
+        service = Service("local_slots: 2\n")
+        self.addCleanup(service.close)
+        # The runs with a large momentum fail.
+        study = study_of(matrix={"ranks": [1, 2], "momentum": [0.5, 0.9, 0.99]}, repeats=3, retry={"max": 0})
+        name = service.run("study", "submit", self.write("study.yaml", json.dumps(study))).split()[0]
+        self.wait_for_end(service, name)
+        for page, more in (("report", ()), ("proposal", ("--proposal",))):
+            path = self.dir / f"{page}.html"
+            service.run("study", "report", name, "-o", str(path), *more)
+            self.show(path)
+            for dark in (False, True):
+                self.browser.dark(dark)
+                self.assertEqual(self.browser.violations(), [], f"{page}, {'dark' if dark else 'light'}")
+            for width in WIDTHS:
+                self.browser.resize(width, 900)
+                self.assertEqual(self.browser.overflow(), [], f"{page} at {width} pixels")
+                self.check_texts(path)
+                self.browser.screenshot(f"{page}-{width}")
+        foreign = [url for url in self.browser.requested() if not url.startswith(("file:", "data:"))]
+        self.assertEqual(foreign, [])
+        self.assertEqual(self.browser.console(), [])
+
+    @staticmethod
+    def wait_for_end(service: Service, name: str) -> None:
+        """Waits for the end of a study whose runs may fail."""
+        subprocess.run([PROGRAMS / "scalelab", "--server", service.address, "study", "wait", name], capture_output=True,
+                       timeout=WITHIN, check=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
