@@ -46,6 +46,10 @@ if(NOT SCALELAB_REPEATED_BUILDS)
   target_compile_options(scalelab_warnings INTERFACE -w)
 else()
   target_compile_options(scalelab_warnings INTERFACE -Wall -Wextra -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+    # Checks ABSL_GUARDED_BY and similar annotations. GCC ignores them; with GCC, deploy/lint checks them.
+    target_compile_options(scalelab_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety>)
+  endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # With full optimisation GCC 12 warns about std::string's operator+ (GCC bug 105651), and in precompiled headers it does not

@@ -90,7 +90,7 @@ class Meter:
         self._thread.join()
 
     def _run(self):
-        last = False  # one more reading follows the end
+        last = False  # after a stop request, the counters are read once more
         while self._gpus and not last:
             last = self._stop.is_set()
             joules = 0.0
@@ -104,7 +104,7 @@ class Meter:
 
 
 def joules_between(readings, begin, end):
-    """Returns the energy from `begin` to `end`, on lines between readings; None if they do not cover this time."""
+    """Returns the energy from `begin` to `end`, interpolated linearly between readings; None if the readings do not cover this time."""
     def at(moment):
         for (before, low), (after, high) in zip(readings, readings[1:]):
             if before <= moment <= after:
@@ -159,7 +159,7 @@ def _environment(directory, trainer, rank, ranks):
 
 
 def _wait(running, deadline):
-    """Returns whether the processes had to be killed at the deadline."""
+    """Waits for the processes, and kills them at the deadline. Returns whether any had to be killed."""
     late = False
     for process in running:
         try:
@@ -214,7 +214,7 @@ def all_reduce(gpus, limit):
 
 
 def machine():
-    """Returns what the figures depend on."""
+    """Returns the versions and the hardware on which the figures depend."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

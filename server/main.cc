@@ -1,5 +1,6 @@
 // scalelabd: the coordinator. Serves until SIGTERM or SIGINT. Reads its configuration again after SIGHUP.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <iostream>
@@ -38,6 +39,8 @@ static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Comma
 
 int main(int argc, char** argv) {
   using namespace scalelab::server;
+  // Other users must not be able to write to the directory of the runs or to any file of the service.
+  umask(umask(0) | S_IWGRP | S_IWOTH);
   const auto command = ParseCommand(argc, argv, kVersion);
   if (!command.ok()) {
     std::cerr << "scalelabd: " << command.status().message() << "\n";
@@ -69,7 +72,7 @@ int main(int argc, char** argv) {
   SetUpLogging(command->config);
   LimitHeaps();
 
-  // Blocked before any other thread exists, so that only sigwait below receives them.
+  // Block these signals before any other thread exists, so that only sigwait below receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

@@ -1,12 +1,17 @@
 """Runs a test, unless it has passed before with the same inputs: `unless_passed.py RECORDS [INPUT...] -- COMMAND...`.
 
-Inputs are: the command and the files that it names, with the project's libraries that they load; each INPUT, which is a file, a
-folder with all its files, or a link, whose target's name counts; the installed Debian packages; the model of the processor, the GPUs and
-the user; and the environment variables whose names begin with SCALELAB_, OMP or XDG_. RECORDS is a folder with one file for each
-command: a hash of the inputs with which it has last passed, and the lines of its output about parts that were skipped. A test that
-fails or is skipped as a whole (exit status 77) leaves no record. With SCALELAB_REPEAT_TESTS=1 the command runs in any case.
+The inputs of a test are:
+- the command, the files that it names, and the libraries of the project that these files load;
+- each INPUT, which is a file, a folder (all of its files count), or a link (the name of its target counts);
+- the installed Debian packages, the model of the processor, the GPUs and the user;
+- the environment variables whose names begin with SCALELAB_, OMP or XDG_.
 
-Only a test that depends on nothing else may be started in this way. The build system Bazel keeps results of tests by the same rule.
+RECORDS is a folder with one file for each command. The file contains a hash of the inputs with which the command last passed, and
+those lines of its output that name skipped parts. If a test fails, or skips everything (exit status 77), no file is written. With
+SCALELAB_REPEAT_TESTS=1 the command always runs.
+
+Use this program only for tests whose result depends on nothing but these inputs. The build system Bazel stores results of tests by
+the same rule.
 """
 import hashlib
 import os
@@ -37,7 +42,7 @@ def content(path):
 
 
 def libraries(program):
-    """Returns the libraries that a program loads and that are not Debian's; none for a script."""
+    """Returns the libraries that a program loads, except those of Debian's packages; none for a script."""
     loaded = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     return [os.path.realpath(path) for path in re.findall(r"(/\S+) \(0x", loaded) if not path.startswith(SYSTEM)]
 
@@ -49,7 +54,7 @@ def key_of(inputs, command):
     variables = [(name, os.environ[name]) for name in names]
     gpus = sorted(os.listdir(GPUS)) if os.path.isdir(GPUS) else []
     key = hashlib.sha256(repr([command, variables, processor, os.cpu_count(), gpus, os.geteuid()]).encode())
-    named = filter(os.path.isfile, command)  # a folder in the command may be for results
+    named = filter(os.path.isfile, command)  # ignore folders in the command, which may be for results
     files = [file for path in [PACKAGES, *inputs, *named] for file in files_of(path)]
     programs = [file for file in files if os.access(file, os.X_OK) and not file.startswith(SYSTEM)]
     for file in [*files, *(library for program in programs for library in libraries(program))]:

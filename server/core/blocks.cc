@@ -16,15 +16,6 @@ int ShapeOfRun(const LiveStudy& study, int position) {
 
 }  // namespace
 
-bool Holds(const LiveAllocation& allocation) {
-  return allocation.row.state != db::AllocationState::kReleasing || allocation.attempt_id != 0;
-}
-
-int CountHolding(const State& state, const LiveStudy& study) {
-  return static_cast<int>(std::count_if(study.allocations.begin(), study.allocations.end(),
-                                        [&](int64_t id) { return Holds(*state.allocation(id)); }));
-}
-
 BlockPart PartOf(const LiveStudy& study, int position) {
   return {study.runs[position].repeat, ShapeOfRun(study, position)};
 }

@@ -16,12 +16,6 @@
 
 namespace scalelab::server {
 
-// Returns whether the allocation has, or may get, an attempt. Such an allocation counts for the limit of its
-// study, and no other allocation executes its part.
-bool Holds(const LiveAllocation& allocation);
-// Returns the number of the study's allocations for which Holds returns true.
-int CountHolding(const State& state, const LiveStudy& study);
-
 // Returns the part that a run belongs to.
 BlockPart PartOf(const LiveStudy& study, int position);
 // Returns the index of the allocation's shape in `study.shapes`.

@@ -57,7 +57,7 @@ absl::Status Coordinator::Load() {
   spdlog::info("loaded {} live studies, {} live attempts, {} allocations", state_.studies.size(),
                state_.attempts.size(), state_.allocations.size());
   {
-    std::lock_guard lock(mutex_);
+    SteadyMutexLock lock(&mutex_);
     started_ = true;
     poll_wanted_ = true;
   }
@@ -76,10 +76,10 @@ absl::Status Coordinator::Start() {
 
 void Coordinator::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    SteadyMutexLock lock(&mutex_);
     if (!started_ || stopping_) return;
     stopping_ = true;
-    arrived_.notify_all();
+    mutex_.SignalAll();
   }
   if (core_.joinable()) {
     core_.join();
@@ -107,10 +107,10 @@ absl::Status Coordinator::AllocationOver() {
 
 void Coordinator::Post(Task task) {
   {
-    std::lock_guard lock(mutex_);
+    SteadyMutexLock lock(&mutex_);
     if (!stopping_) {
       mailbox_.push_back(std::move(task));
-      arrived_.notify_one();
+      mutex_.Signal();
       return;
     }
   }
@@ -146,17 +146,13 @@ absl::Duration Coordinator::NextStep() const {
 
 bool Coordinator::WaitForTasks() {
   const absl::Duration next = NextStep();
-  std::unique_lock lock(mutex_);
+  SteadyMutexLock lock(&mutex_);
   while (mailbox_.empty() && !stopping_) {
     const absl::Duration due =
         poll_wanted_ && !polling_ && !state_.allocations.empty() ? std::min(next, earliest_poll_) : next;
     const absl::Duration left = due - options_.clock->Steady();
     if (left <= absl::ZeroDuration()) return true;
-    if (due == absl::InfiniteDuration()) {
-      arrived_.wait(lock);
-    } else {
-      arrived_.wait_for(lock, absl::ToChronoNanoseconds(left));
-    }
+    mutex_.WaitFor(left);
   }
   return !mailbox_.empty();
 }
@@ -164,7 +160,7 @@ bool Coordinator::WaitForTasks() {
 std::vector<Coordinator::Task> Coordinator::TakeTasks() {
   std::vector<Task> tasks;
   size_t weight = 0;
-  std::lock_guard lock(mutex_);
+  SteadyMutexLock lock(&mutex_);
   while (!mailbox_.empty() && weight < kPointsPerCommit) {
     weight += mailbox_.front().weight;
     tasks.push_back(std::move(mailbox_.front()));

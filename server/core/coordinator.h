@@ -5,12 +5,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -31,6 +29,7 @@
 #include "server/metrics/observer.h"
 #include "server/scheduler/scheduler.h"
 #include "server/time/clock.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 
@@ -247,10 +246,8 @@ class Coordinator {
   // Time of the last call of NoteServing, in nanoseconds of the steady clock; 0: never.
   std::atomic<int64_t> serving_at_ = 0;
 
-  // The queue of tasks for the core thread. It uses std::condition_variable, whose timeouts follow the steady
-  // clock. Timeouts of absl::CondVar follow the wall clock.
-  std::mutex mutex_;
-  std::condition_variable arrived_;
+  // The queue of tasks for the core thread.
+  SteadyMutex mutex_;
   std::deque<Task> mailbox_ ABSL_GUARDED_BY(mutex_);
   bool poll_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -15,9 +15,9 @@ constexpr absl::Duration kViewAge = absl::Seconds(5);  // a view is reused for t
 }  // namespace
 
 void Coordinator::PollSoon() {
-  std::lock_guard lock(mutex_);
+  SteadyMutexLock lock(&mutex_);
   poll_wanted_ = true;
-  arrived_.notify_one();
+  mutex_.Signal();
 }
 
 void Coordinator::AgentConnected(const std::string& user) {
@@ -63,7 +63,7 @@ void Coordinator::Act(Effects& fx) {
   for (const std::string& warning : fx.warnings) spdlog::warn("{}", warning);
   bool poll = steady_ >= next_poll_;
   {
-    std::lock_guard lock(mutex_);
+    SteadyMutexLock lock(&mutex_);
     poll_wanted_ = poll_wanted_ || fx.poll;
     poll = (poll || (poll_wanted_ && steady_ >= earliest_poll_)) && !polling_ && !state_.allocations.empty();
     if (poll || state_.allocations.empty()) poll_wanted_ = false;

@@ -123,7 +123,7 @@ class Chain {
   }
 
   void AddOtherBlocks() {
-    const int allocations = CountHolding(state_, study_);
+    const size_t allocations = study_.allocations.holding();
     reasons_.push_back(Make(Reason::STUDY_CAP,
                             allocations == 1 ? "the allocation of its study serves another block"
                                              : absl::StrCat("each of the ", allocations,
@@ -342,13 +342,12 @@ class Chain {
                              Parallel() ? "block" : "study", " now");
     }
     const bool in_block = Parallel() && allocation != nullptr && !elsewhere && allocation->part.has_value();
-    std::set<int64_t> served;  // runs that have their own allocation
-    for (const int64_t id : study_.allocations) served.insert(state_.allocation(id)->row.run_id);
     size_t ahead = 0;
     for (const int position : study_.queued) {
       if (position >= run_.position) break;
       const int64_t id = study_.runs[position].id;
-      if (served.contains(id) || (in_block && PartOf(study_, position) != *allocation->part)) continue;
+      const bool has_allocation = !Grouped() && !study_.unallocated.contains(position);
+      if (has_allocation || (in_block && PartOf(study_, position) != *allocation->part)) continue;
       if (subject.empty()) subject = Name(id);
       ++ahead;
     }

@@ -66,6 +66,7 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
     run.cell_id = first_cell_id + study.state->cell_of[p];
     run.position = static_cast<int>(p);
     study.state->queued.insert(study.state->queued.end(), run.position);
+    study.state->UpdateUnallocated(run.position);
     fx.batch.runs.push_back(run);
   }
   study.state->counts[static_cast<int>(db::RunState::kQueued)] = row.runs;
@@ -274,6 +275,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   }
   if (to == db::RunState::kQueued) study.queued.insert(position);
   run.state = to;
+  study.UpdateUnallocated(position);
   run.finished = IsFinal(to) ? now : 0;
   if (to == db::RunState::kFailed && study.counts[static_cast<int>(to)] == 1)
     AddFailureNotices(study, run, now, fx.batch);
@@ -333,8 +335,7 @@ void Lifecycle::UpdateWaiting(LiveStudy& study, db::Micros now) {
 
 std::optional<NewAllocation> Lifecycle::NextAllocation(const LiveStudy& study, db::Micros now) const {
   const int most = ConcurrentAllocations(study.spec);
-  if (static_cast<int64_t>(study.allocations.size()) >= most && CountHolding(state_, study) >= most &&
-      !Planted(Bug::kTwoAllocations))
+  if (static_cast<int64_t>(study.allocations.holding()) >= most && !Planted(Bug::kTwoAllocations))
     return std::nullopt;
   const auto may_start = [&](int64_t run_id) {
     const auto failed = study.failed_allocations.find(run_id);
@@ -346,17 +347,14 @@ std::optional<NewAllocation> Lifecycle::NextAllocation(const LiveStudy& study, d
     if (!shape) return std::nullopt;
     return NewAllocation{0, study.shapes[*shape]};
   }
-  const auto serving = std::count_if(study.allocations.begin(), study.allocations.end(),
-                                     [&](int64_t id) { return Serves(*state_.allocation(id)); });
+  const auto serving = static_cast<int64_t>(study.allocations.serving());
   const int64_t running = study.counts[static_cast<int>(db::RunState::kRunning)];
   // An allocation may also wait for the next attempt of its run.
   const auto waiting = static_cast<int64_t>(study.queued.size() + study.delayed.size());
   if (serving >= waiting + running) return std::nullopt;
-  std::set<int64_t> served;
-  for (const int64_t id : study.allocations) served.insert(state_.allocation(id)->row.run_id);
-  for (const int position : study.queued) {
+  for (const int position : study.unallocated) {
     const int64_t run_id = study.runs[position].id;
-    if (served.contains(run_id) || !may_start(run_id)) continue;
+    if (!study.queued.contains(position) || !may_start(run_id)) continue;
     return NewAllocation{run_id,
                          ShapeOf(study.cells.NeedsOf(study.cell_of[position]), study.spec.resources())};
   }

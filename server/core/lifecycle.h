@@ -47,8 +47,8 @@ struct LifecycleOptions {
   // An allocation fails after the scheduler has accepted its job this number of times, and each time then did
   // not have the job.
   int max_forgotten = 8;
-  // A study is paused after this number of consecutive attempts, of the study or of one of its runs, that end
-  // with STORAGE_ERROR.
+  // A study is paused after this number of consecutive attempts, of the study or of one of its runs, that
+  // end with STORAGE_ERROR.
   int max_storage_errors = 3;
   // A study is paused if this number of its first runs have all failed with the same cause.
   int same_failures = 5;
@@ -209,6 +209,8 @@ class Lifecycle {
   // must wait because earlier allocations failed.
   std::optional<NewAllocation> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
+  // Updates the counts of its study. Must be called after each change of what Serves or Holds returns.
+  void UpdateAllocation(const LiveAllocation& allocation);
   // Charges the owner for the use of the allocation since the last charge.
   void Charge(LiveAllocation& allocation, db::Micros now, Effects& fx);
   // Stores the time until which the allocation is charged, if it was moved because the wall clock was set.

@@ -76,11 +76,8 @@ bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int posi
 
 int Lifecycle::Choose(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const {
   if (allocation.row.run_id == 0) return ChooseOfGroup(study, allocation, now);
-  for (const int position : study.queued) {
-    if (study.runs[position].id != allocation.row.run_id) continue;
-    return FitsInto(allocation, study, position, now) ? position : -1;
-  }
-  return -1;
+  const int position = study.PositionOf(allocation.row.run_id);
+  return study.queued.contains(position) && FitsInto(allocation, study, position, now) ? position : -1;
 }
 
 int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& allocation, db::Micros now) const {
@@ -234,9 +231,9 @@ void Lifecycle::ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros 
     std::erase(allocation.next_attempts, ended);
     return;
   }
-  allocation.attempt_id = 0;
-  if (allocation.next_attempts.empty()) return;
-  allocation.attempt_id = allocation.next_attempts.front();
+  allocation.attempt_id = allocation.next_attempts.empty() ? 0 : allocation.next_attempts.front();
+  UpdateAllocation(allocation);
+  if (allocation.attempt_id == 0) return;
   allocation.next_attempts.pop_front();
   state_.attempt(allocation.attempt_id)->turn_since = now;
 }
@@ -293,7 +290,7 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   attempt.row.finished = now;
   fx.batch.attempts.push_back(attempt.row);
   if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
-    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes, noise)});
+    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes, noise, attempt.code)});
   }
   const bool continues = Continues(study, attempt, cause);
   study.AttemptEnded(attempt.position, attempt.row);
@@ -326,8 +323,8 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
                          ? db::Micros{0}
                          : static_cast<db::Micros>(launched->second.run_seconds() * 1e6);
     if (ran > 0) study.latest[study.cell_of[attempt.position]] = ran;
-    // The duration that the worker reports is right even if the wall clock was set while the coordinator did
-    // not run.
+    // The duration that the worker reports is right even if the wall clock was set while the coordinator
+    // did not run.
     study.RunTook(attempt.position, ran > 0 ? ran : now - attempt.began());
     study.failed_attempts.erase(attempt.position);
     SetRunState(study, attempt.position, db::RunState::kSucceeded, now, fx);

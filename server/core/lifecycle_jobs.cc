@@ -59,7 +59,7 @@ void Lifecycle::Plan(db::Micros now, Effects& fx) {
     allocation->generation = ++state_.last_generation;
     std::tie(row.owner, row.partition) = QueueOf(study);
     ++state_.pending[{row.owner, row.partition}];
-    study.allocations.insert(row.id);
+    study.UpdateAllocation(*allocation);
     fx.batch.allocations.push_back(row);
     SubmitJob(*allocation, now, fx);
     state_.allocation_by_token[row.token] = row.id;
@@ -240,7 +240,9 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       if (cause == db::Cause::kWorkerLost && allocation.leaving_since != 0 && allocation.ends_at != 0 &&
           allocation.leaving_since >= allocation.ends_at - EndMargin(allocation) - kWarningSlack) {
         cause = db::Cause::kTimeout;
-        reason = "its allocation's time limit was reached";
+        const LiveStudy* study = state_.study(row.study_id);
+        reason = TimeLimitReason(study == nullptr ? absl::InfiniteDuration()
+                                                  : absl::Seconds(study->spec.resources().time_seconds()));
       }
       EndAllocation(allocation, cause, reason, now, fx);
     }
@@ -265,7 +267,7 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   LiveStudy* study = state_.study(allocation.row.study_id);  // null when the study is over
   if (study != nullptr) {
     study->gpu_seconds += 1e-6 * static_cast<double>(allocation.row.held) * Uncharged(allocation, now).gpus;
-    study->allocations.erase(id);
+    study->RemoveAllocation(allocation);
   }
   for (LiveAttempt* attempt : state_.attempts_of(allocation)) attempt->hardware = NodesOf(*attempt);
   state_.allocation_by_token.erase(allocation.row.token);
@@ -293,9 +295,7 @@ bool Lifecycle::OthersServe(const LiveStudy& study) const {
 
 void Lifecycle::CountFailedAllocation(LiveStudy& study, int64_t run_id, db::Cause cause,
                                       const std::string& reason, db::Micros now, Effects& fx) {
-  const bool needed = std::any_of(study.queued.begin(), study.queued.end(), [&](int position) {
-    return run_id == 0 || study.runs[position].id == run_id;
-  });
+  const bool needed = run_id == 0 ? !study.queued.empty() : study.queued.contains(study.PositionOf(run_id));
   if (!needed || !WhyNotBegin(study).empty()) return;
   FailedAllocations& failed = study.failed_allocations[run_id];
   failed.reason = reason;
@@ -317,6 +317,7 @@ void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, d
     return;
   }
   allocation.row.state = db::AllocationState::kReleasing;
+  UpdateAllocation(allocation);
   allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
   Wake(allocation, fx);
@@ -325,8 +326,13 @@ void Lifecycle::Release(LiveAllocation& allocation, const std::string& reason, d
 void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   LeavePending(allocation);
   allocation.cancel_sent = true;
+  UpdateAllocation(allocation);
   allocation.cancel_again_at = now + Backoff(++allocation.cancels, kCancelAgain, allocation.row.token);
   fx.cancel.push_back(allocation.row.token);
+}
+
+void Lifecycle::UpdateAllocation(const LiveAllocation& allocation) {
+  if (LiveStudy* study = state_.study(allocation.row.study_id)) study->UpdateAllocation(allocation);
 }
 
 // Removes the allocation from the number of pending allocations. Must be called before the allocation stops

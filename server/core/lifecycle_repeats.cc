@@ -59,7 +59,7 @@ void Lifecycle::Assessed(const AssessRequest& request, const absl::StatusOr<Asse
   LiveStudy* study = state_.study(request.study_id);
   if (study == nullptr || !study->assessing) return;
   study->assessing = false;
-  // A failed run was queued again, or the study was cancelled.
+  // The decision is outdated: a failed run was queued again, or the study was cancelled.
   if (!WaitsForAssessment(*study) || !study->delayed.empty()) return;
   if (!assessment.ok() && ++study->failed_assessments < kMostFailures) {
     study->assess_at = now + (kFirstRetry << study->failed_assessments);
@@ -84,7 +84,8 @@ void Lifecycle::RunMoreBlocks(LiveStudy& study, db::Micros now, Effects& fx) {
     study.queued.insert(study.later.extract(study.later.begin()));
   ++study.revision;
   fx.changed_studies.insert(study.row.id);
-  for (const int64_t id : std::set<int64_t>(study.allocations)) Assign(*state_.allocation(id), now, fx);
+  const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
+  for (const int64_t id : allocations) Assign(*state_.allocation(id), now, fx);
   UpdateWaiting(study, now);
 }
 

@@ -49,9 +49,9 @@ absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<
   }
   if (!live) {
     ++state_.final_changes;
-    study->allocations.clear();
+    study->ForgetAllocations();
     for (const auto& [id, allocation] : state_.allocations) {
-      if (allocation->row.study_id == study_id) study->allocations.insert(id);
+      if (allocation->row.study_id == study_id) study->UpdateAllocation(*allocation);
     }
     state_.studies.emplace(study_id, std::move(final_study));
   }
@@ -165,7 +165,8 @@ void Lifecycle::QueueDelayed(LiveStudy& study, db::Micros now, Effects& fx) {
   if (study.delayed.size() == before) return;
   ++study.revision;
   fx.changed_studies.insert(study.row.id);
-  for (const int64_t id : std::set<int64_t>(study.allocations)) Assign(*state_.allocation(id), now, fx);
+  const std::vector<int64_t> allocations(study.allocations.begin(), study.allocations.end());
+  for (const int64_t id : allocations) Assign(*state_.allocation(id), now, fx);
   UpdateWaiting(study, now);
 }
 

@@ -110,7 +110,7 @@ void Lifecycle::ObserveReported(LiveAttempt& attempt, const v1::SynchronizeReque
 void Lifecycle::RecordHardware(LiveAttempt& attempt, Effects& fx) {
   attempt.hardware = NodesOf(attempt);
   if (!attempt.hardware.empty())
-    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(attempt.hardware)});
+    fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(attempt.hardware, {}, attempt.code)});
 }
 
 void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& worker,
@@ -139,6 +139,7 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
   if (node == 0) {
     attempt->reported = true;
     attempt->reported_by = worker.instance;
+    if (status->has_code()) attempt->code = status->code();
   }
   if (node == 0 && status->state() == Status::RUNNING && attempt->row.state == db::AttemptState::kAssigned) {
     attempt->row.state = db::AttemptState::kRunning;

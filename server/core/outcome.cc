@@ -219,7 +219,8 @@ std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes) {
   return absl::StrCat(absl::Hex(Fnv1a(absl::StrJoin(kinds, "\n")), absl::kZeroPad16));
 }
 
-std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::vector<v1::NodeNoise>& noise) {
+std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::vector<v1::NodeNoise>& noise,
+                           const v1::CodeSnapshot& code) {
   auto array = nlohmann::ordered_json::array();
   for (size_t i = 0; i < nodes.size(); ++i) {
     const v1::NodeInfo& node = nodes[i];
@@ -231,6 +232,7 @@ std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::ve
          {"os", node.os()},
          {"software", std::map<std::string, std::string>(node.software().begin(), node.software().end())}});
     if (i < noise.size()) array.back()["noise"] = nlohmann::ordered_json::parse(ToJson(noise[i]));
+    if (i == 0 && code.files_size() > 0) array.back()["code"] = nlohmann::ordered_json::parse(ToJson(code));
   }
   return array.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -266,6 +268,15 @@ std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json) {
     all.push_back(std::move(noise));
   }
   return all;
+}
+
+std::optional<v1::CodeSnapshot> CodeOfProvenance(const std::string& json) {
+  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!array.is_array() || array.empty() || !array[0].is_object() || !array[0].contains("code"))
+    return std::nullopt;
+  v1::CodeSnapshot code;
+  if (!FromJson(array[0]["code"].dump(), &code).ok()) return std::nullopt;
+  return code;
 }
 
 bool WritesCheckpoints(const v1::RunSpec& spec) {

@@ -1,6 +1,7 @@
 // Determines how an attempt ended, from its ranks' events and its worker's report. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,14 +41,17 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
 // runs to be comparable.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
 
-// Returns the hardware, the software and the measured noise of the nodes as a JSON array.
+// Returns the hardware, the software and the measured noise of the nodes as a JSON array. The first node also has `code`, if
+// there is any.
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes,
-                           const std::vector<v1::NodeNoise>& noise = {});
+                           const std::vector<v1::NodeNoise>& noise = {}, const v1::CodeSnapshot& code = {});
 
 // Returns the nodes from the JSON array of ProvenanceJson; nothing if it is malformed.
 std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
 // Returns the measured noise from the JSON array of ProvenanceJson; nothing if it is malformed or has none.
 std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json);
+// Returns the code from the JSON array of ProvenanceJson; nothing if it is malformed or has none.
+std::optional<v1::CodeSnapshot> CodeOfProvenance(const std::string& json);
 
 // Returns whether runs of this specification write checkpoints.
 bool WritesCheckpoints(const v1::RunSpec& spec);

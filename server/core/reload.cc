@@ -148,7 +148,9 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     study->cell_of[row.position] = cell;
     if (row.state == db::RunState::kSucceeded) study->RunTook(row.position, row.finished - row.started);
     if (auto s = LoadCheckpoints(store, row, *study); !s.ok()) return s;
-    study->runs[row.position] = std::move(row);
+    const int position = row.position;
+    study->runs[position] = std::move(row);
+    study->UpdateUnallocated(position);
   }
   for (db::AllocationRow& row : loaded.allocations) {
     auto allocation = std::make_unique<LiveAllocation>();
@@ -165,8 +167,7 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     const db::AllocationRow& kept = allocation->row;
     // charged_until is in the future if the clock was set back while the server did not run.
     allocation->row.charged_until = std::min(kept.charged_until, now);
-    LiveStudy* study = state.study(kept.study_id);
-    if (study != nullptr) study->allocations.insert(kept.id);
+    const LiveStudy* study = state.study(kept.study_id);
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
       // The next poll cancels the job if its study does not need it any more.
       allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
@@ -214,8 +215,14 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     attempt->row = std::move(row);
     state.attempts.emplace(attempt->row.id, std::move(attempt));
   }
+  for (const auto& [id, allocation] : state.allocations) {
+    if (LiveStudy* study = state.study(allocation->row.study_id)) study->UpdateAllocation(*allocation);
+  }
   for (const db::ProvenanceRow& row : loaded.provenance) {
-    if (LiveAttempt* attempt = state.attempt(row.attempt_id)) attempt->hardware = NodesOfProvenance(row.json);
+    LiveAttempt* attempt = state.attempt(row.attempt_id);
+    if (attempt == nullptr) continue;
+    attempt->hardware = NodesOfProvenance(row.json);
+    if (auto code = CodeOfProvenance(row.json)) attempt->code = *std::move(code);
   }
   for (db::StreamRow& row : loaded.streams) {
     LiveAttempt* attempt = state.attempt(row.attempt_id);

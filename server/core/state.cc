@@ -1,5 +1,7 @@
 #include "server/core/state.h"
 
+#include <utility>
+
 namespace scalelab::server {
 namespace {
 
@@ -9,7 +11,63 @@ auto* Find(const Map& map, int64_t id) {
   return it == map.end() ? nullptr : it->second.get();
 }
 
+void SetContains(std::set<int64_t>& set, int64_t id, bool contains) {
+  if (contains) {
+    set.insert(id);
+  } else {
+    set.erase(id);
+  }
+}
+
 }  // namespace
+
+void StudyAllocations::Update(const LiveAllocation& allocation) {
+  const int64_t id = allocation.row.id;
+  ids_.insert(id);
+  SetContains(serving_, id, Serves(allocation));
+  SetContains(holding_, id, Holds(allocation));
+}
+
+void StudyAllocations::Remove(int64_t id) {
+  for (std::set<int64_t>* set : {&ids_, &serving_, &holding_}) set->erase(id);
+}
+
+int LiveStudy::PositionOf(int64_t run_id) const {
+  // Ids of runs increase with the position.
+  const auto run = std::lower_bound(runs.begin(), runs.end(), run_id,
+                                    [](const db::RunRow& row, int64_t id) { return row.id < id; });
+  return run != runs.end() && run->id == run_id ? run->position : -1;
+}
+
+void LiveStudy::UpdateAllocation(const LiveAllocation& allocation) {
+  allocations.Update(allocation);
+  const int position = PositionOf(allocation.row.run_id);
+  if (position < 0) return;  // an allocation of a group
+  allocated.insert(position);
+  UpdateUnallocated(position);
+}
+
+void LiveStudy::RemoveAllocation(const LiveAllocation& allocation) {
+  allocations.Remove(allocation.row.id);
+  const int position = PositionOf(allocation.row.run_id);
+  if (position < 0) return;
+  allocated.erase(position);
+  UpdateUnallocated(position);
+}
+
+void LiveStudy::ForgetAllocations() {
+  allocations = {};
+  for (const int position : std::exchange(allocated, {})) UpdateUnallocated(position);
+}
+
+void LiveStudy::UpdateUnallocated(int position) {
+  if (spec.allocation() != v1::StudySpec::PER_RUN) return;
+  if (runs[position].state == db::RunState::kQueued && !allocated.contains(position)) {
+    unallocated.insert(position);
+  } else {
+    unallocated.erase(position);
+  }
+}
 
 LiveStudy* State::study(int64_t id) const { return Find(studies, id); }
 LiveAttempt* State::attempt(int64_t id) const { return Find(attempts, id); }

@@ -40,6 +40,26 @@ struct FailedAttempts {
   int storage_errors = 0;  // number of consecutive attempts that ended with STORAGE_ERROR
 };
 
+struct LiveAllocation;
+
+// The ids of a study's allocations that have not ended, and the number of those that serve or hold.
+class StudyAllocations {
+ public:
+  // Adds the allocation, or records whether it still serves and holds (see Serves and Holds).
+  void Update(const LiveAllocation& allocation);
+  void Remove(int64_t id);
+
+  auto begin() const { return ids_.begin(); }
+  auto end() const { return ids_.end(); }
+  size_t size() const { return ids_.size(); }
+  bool empty() const { return ids_.empty(); }
+  size_t serving() const { return serving_.size(); }
+  size_t holding() const { return holding_.size(); }
+
+ private:
+  std::set<int64_t> ids_, serving_, holding_;
+};
+
 // A study that is not final, with all its runs.
 struct LiveStudy {
   db::StudyRow row;
@@ -68,7 +88,7 @@ struct LiveStudy {
   int failed_assessments = 0;       // number of consecutive failed assessments
   db::Micros assess_at = 0;         // no assessment is requested before this time
   std::array<int64_t, 7> counts{};  // runs by db::RunState
-  std::set<int64_t> allocations;    // allocations that have not ended
+  StudyAllocations allocations;     // UpdateAllocation and RemoveAllocation change it
   // Consecutive allocations that ended before they executed an attempt, by their run (0: allocations of
   // the whole study).
   std::map<int64_t, FailedAllocations> failed_allocations;
@@ -78,6 +98,24 @@ struct LiveStudy {
   // By position: number of steps of the newest checkpoint of all attempts that have ended.
   std::map<int, int64_t> checkpoints;
 
+  // Positions of the runs that have an allocation of their own. Empty unless the AllocationMode is PER_RUN.
+  // UpdateAllocation and RemoveAllocation change it.
+  std::set<int> allocated;
+  // Positions of the runs with the state QUEUED that have no allocation of their own. Empty unless the AllocationMode is
+  // PER_RUN. UpdateUnallocated changes it.
+  std::set<int> unallocated;
+
+  // Returns the position of a run, or -1 if the study has no run with this id.
+  int PositionOf(int64_t run_id) const;
+  // Adds an allocation of this study. Call it again after each change of the result of Serves or Holds
+  // for this allocation.
+  void UpdateAllocation(const LiveAllocation& allocation);
+  // Removes an allocation that has ended.
+  void RemoveAllocation(const LiveAllocation& allocation);
+  // Removes all allocations.
+  void ForgetAllocations();
+  // Call it after each change of the state of the run at this position.
+  void UpdateUnallocated(int position);
   // Records the duration of the run at this position, or the time that it had.
   void RunTook(int position, db::Micros time);
   // Moves all delayed runs to `queued`.
@@ -137,6 +175,7 @@ struct LiveAttempt {
   // that the events do not show that the attempt has succeeded.
   std::optional<Recovery> recovery;
   std::vector<v1::NodeInfo> hardware;  // hardware of its nodes, for the time after its workers have ended
+  v1::CodeSnapshot code;               // of a user's program, as reported last; empty if it is not known
   // Whether it was assigned while the allocation executed another attempt. Then it may end
   // without having begun.
   bool assigned_ahead = false;
@@ -164,7 +203,6 @@ inline bool Waits(db::AllocationState state) {
 // The owner and the partition of a pending job: the number of pending jobs is limited for each pair.
 using PendingQueue = std::pair<std::string, std::string>;
 PendingQueue QueueOf(const LiveStudy& study);
-struct LiveAllocation;
 PendingQueue QueueOf(const LiveAllocation& allocation);
 
 // The runs that a single allocation of a group executes: all runs of a block, or, if the study has
@@ -207,6 +245,11 @@ struct LiveAllocation {
 // Returns whether queued runs may still be assigned to the allocation.
 inline bool Serves(const LiveAllocation& allocation) {
   return allocation.row.state != db::AllocationState::kReleasing && !allocation.cancel_sent;
+}
+// Returns whether the allocation has, or may get, an attempt. Such an allocation counts for the limit of its
+// study, and no other allocation executes its part.
+inline bool Holds(const LiveAllocation& allocation) {
+  return allocation.row.state != db::AllocationState::kReleasing || allocation.attempt_id != 0;
 }
 
 // The result of the last call of the scheduler.

@@ -1,7 +1,6 @@
 #include "server/doctor/facts.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -17,10 +16,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "db/sqlite/filesystem.h"
+#include "files/lock_file.h"
 
 namespace scalelab::server::doctor {
 namespace {
@@ -119,14 +118,8 @@ LimitFacts ReadLimits() {
 }
 
 pid_t RunningServer(const std::string& data_dir) {
-  const int fd = open((data_dir + "/scalelabd.lock").c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const absl::Cleanup close_it = [fd] { close(fd); };
-  if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
-  char text[32] = {};
-  int pid = 0;
-  if (pread(fd, text, sizeof text - 1, 0) <= 0 || !absl::SimpleAtoi(text, &pid)) return 0;
-  return pid;
+  const absl::StatusOr<LockHolder> holder = FindLockHolder(data_dir + "/scalelabd.lock");
+  return holder.ok() && holder->held ? holder->pid : 0;
 }
 
 }  // namespace scalelab::server::doctor

@@ -23,7 +23,7 @@ namespace scalelab::server {
 namespace {
 
 constexpr absl::Duration kFresh = absl::Minutes(5);
-constexpr size_t kMostLookups = 8;  // at the same time
+constexpr size_t kMostLookups = 8;  // maximum number of lookups at the same time
 constexpr size_t kLongestName = 64;
 constexpr size_t kNameBuffer = 16 << 10;
 
@@ -76,7 +76,7 @@ bool HasGroups(const std::vector<std::string>& list) {
 
 bool Matches(const std::vector<std::string>& list, const std::string& user,
              const std::vector<std::string>& groups) {
-  const bool named = !absl::StartsWith(user, "@") && Contains(list, user);  // the list may have a group
+  const bool named = !absl::StartsWith(user, "@") && Contains(list, user);  // an entry with "@" is a group
   return Contains(list, "*") || named || std::any_of(groups.begin(), groups.end(), [&](const std::string& g) {
            return Contains(list, "@" + g);
          });
@@ -120,7 +120,7 @@ struct Users::Shared {
   static void Ask(const std::shared_ptr<Shared>& shared, const std::string& user)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared->mutex) {
     if (shared->asked.size() >= kMostLookups || !shared->asked.insert(user).second) return;
-    // Detached: a directory service may block it for longer than the service runs.
+    // The thread is detached, because a directory service may block it for longer than the service runs.
     std::thread([shared, user] {
       std::vector<std::string> found = shared->groups_of(user);
       absl::MutexLock lock(&shared->mutex);
@@ -160,29 +160,29 @@ std::string Users::NameOf(uid_t uid) {
 }
 
 absl::StatusOr<Role> Users::RoleOf(const std::string& user, absl::Duration patience) {
-  Shared& shared = *shared_;
-  absl::MutexLock lock(&shared.mutex);
+  const std::shared_ptr<Shared>& shared = shared_;
+  absl::MutexLock lock(&shared->mutex);
   std::vector<std::string> groups;
-  if (shared.groups_matter() && shared.RoleWith(user, {}) != Role::kAdmin) {
-    auto known = shared.groups.find(user);
-    if (known == shared.groups.end() || absl::Now() - known->second.since > kFresh)
-      Shared::Ask(shared_, user);
-    if (known == shared.groups.end()) {
+  if (shared->groups_matter() && shared->RoleWith(user, {}) != Role::kAdmin) {
+    auto known = shared->groups.find(user);
+    if (known == shared->groups.end() || absl::Now() - known->second.since > kFresh)
+      Shared::Ask(shared, user);
+    if (known == shared->groups.end()) {
       const auto answered = [&] {
-        shared.mutex.AssertHeld();
-        return shared.groups.contains(user);
+        shared->mutex.AssertHeld();
+        return shared->groups.contains(user);
       };
-      if (!shared.mutex.AwaitWithTimeout(absl::Condition(&answered), patience)) {
+      if (!shared->mutex.AwaitWithTimeout(absl::Condition(&answered), patience)) {
         return absl::UnavailableError(
             absl::StrCat("the groups of ", user,
                          " are not known yet, because the user directory of this machine "
                          "answers slowly; try again"));
       }
-      known = shared.groups.find(user);
+      known = shared->groups.find(user);
     }
     groups = known->second.groups;
   }
-  if (const std::optional<Role> role = shared.RoleWith(user, groups)) return *role;
+  if (const std::optional<Role> role = shared->RoleWith(user, groups)) return *role;
   return MakeError(absl::StatusCode::kPermissionDenied, "NO_ROLE",
                    absl::StrCat(user, " may not use this service; its operator can add ", user,
                                 " to `users` or `viewers` in the configuration"));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/analysis/statistics.h"
 
 namespace scalelab::server {
 namespace {
@@ -18,13 +19,6 @@ constexpr double kPressureFloor = 0.2, kStealFloor = 0.05;                      
 constexpr double kThrottleFloor = 0.5;                                            // number of events
 // Limit of the number of nodes, above the size of a cluster. Attempts on further nodes are not compared.
 constexpr size_t kMostNodes = 20'000;
-
-double MedianOf(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 using Time = std::pair<int64_t, int32_t>;
 Time TimeOf(const v1::Calibration& calibration) {
@@ -50,9 +44,9 @@ void Keep(std::deque<Value>& values, const Value& value) {
 std::optional<Band> BandOf(std::vector<double> values, double floor) {
   if (values.size() < kLeast) return std::nullopt;
   Band band;
-  band.median = MedianOf(values);
+  band.median = Median(values);
   for (double& value : values) value = std::abs(value - band.median);
-  band.width = std::max(kDeviations * MedianOf(values), floor);
+  band.width = std::max(kDeviations * Median(values), floor);
   return band;
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "planted/bug.h"
 
 namespace scalelab::server {
 namespace {
@@ -35,7 +36,8 @@ absl::StatusOr<int> Open(const std::string& directory, const std::string& name) 
   const int folder = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0) return CannotRead(errno == ENOENT ? path : directory, errno);
   // Without O_NONBLOCK, opening a FIFO blocks until a program writes to it.
-  const int fd = openat(folder, name.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  const int nonblocking = Planted(Bug::kFifoOpenedBlocking) ? 0 : O_NONBLOCK;
+  const int fd = openat(folder, name.c_str(), O_RDONLY | nonblocking | O_NOFOLLOW | O_CLOEXEC);
   const int error = errno;
   close(folder);
   if (fd < 0) return CannotRead(path, error);
@@ -73,7 +75,8 @@ LogReader::LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream whi
     files_.emplace_back(v1::ReadRunLogRequest::STDERR, absl::StrCat("rank-", rank, ".err"));
 }
 
-// An agent can only read pieces, so the end is searched with steps that first grow and then shrink.
+// An agent can only read pieces and does not return sizes. So the search for the end of the file reads at
+// positions whose distances first grow and then shrink.
 absl::StatusOr<int64_t> LogReader::FindEnd(const std::string& name) const {
   constexpr auto kPiece = static_cast<int64_t>(kLogPiece);
   int64_t known = 0;  // the file has at least as many bytes

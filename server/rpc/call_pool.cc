@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <list>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -20,26 +21,28 @@ absl::Status Stopping() {
                    "scalelabd is stopping; try again when it is back");
 }
 
-// Parts of the queue that works on one subject, and works of one client, may take.
+// Parts of the queue that works on one subject, works on one filesystem and works of one client may take.
 constexpr size_t kShareOfSubject = 8;
+constexpr size_t kShareOfFilesystem = 2;
 constexpr size_t kShareOfClient = 4;
 
 }  // namespace
 
 struct CallPool::Shared {
   struct Entry {
-    std::string subject;
+    Subject subject;
     Work work;
   };
   struct Client {
     std::string name;
     std::deque<Entry> queue;  // not empty
   };
-  // Adds the work unless a limit is reached. Then it leaves `work` alone and returns what there is too much of.
-  std::string Add(Work& work, const std::string& subject, const std::string& name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  // Adds the work. If a limit is reached, does not change `work` and returns the name of the limit.
+  std::string Add(Work& work, Subject subject, const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if ((waiting >= queue_limit && !Planted(Bug::kCallQueueUnbounded)) ||
-        (!subject.empty() && Waiting(subject) >= queue_limit / kShareOfSubject))
+        (!subject.name.empty() && Waiting(&Subject::name, subject) >= queue_limit / kShareOfSubject) ||
+        (!subject.filesystem.empty() &&
+         Waiting(&Subject::filesystem, subject) >= queue_limit / kShareOfFilesystem))
       return absl::StrCat("scalelabd has too many ", kind, " in flight");
     auto client = std::ranges::find(clients, name, &Client::name);
     if (client == clients.end()) {
@@ -48,21 +51,45 @@ struct CallPool::Shared {
       return absl::StrCat(name, " has ", client->queue.size(), " ", kind,
                           " in the queue, the maximum for one user or address");
     }
-    client->queue.push_back({subject, std::move(work)});
+    client->queue.push_back({std::move(subject), std::move(work)});
     ++waiting;
     return "";
   }
-  size_t Waiting(const std::string& subject) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  // Returns the number of waiting works whose subject has the same `part`.
+  size_t Waiting(std::string Subject::*part, const Subject& subject) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     size_t count = 0;
-    for (const Client& client : clients) count += std::ranges::count(client.queue, subject, &Entry::subject);
+    for (const Client& client : clients) {
+      for (const Entry& entry : client.queue) count += entry.subject.*part == subject.*part ? 1 : 0;
+    }
     return count;
   }
-  // Moves the next work to `entry`: the first one, of the client whose turn it is, whose subject no thread works on. Returns
-  // false if there is none.
+  // Returns whether the limits of the subject allow one more work in progress.
+  bool MayBegin(const Subject& subject) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (busy.contains(subject.name)) return false;
+    const auto here = on_filesystem.find(subject.filesystem);
+    return here == on_filesystem.end() || here->second < most_on_filesystem ||
+           Planted(Bug::kFilesystemTakesAllThreads);
+  }
+  void NoteBegin(const Subject& subject) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (!subject.name.empty()) busy.insert(subject.name);
+    if (!subject.filesystem.empty()) ++on_filesystem[subject.filesystem];
+  }
+  void NoteEnd(const Subject& subject) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    busy.erase(subject.name);
+    const auto here = on_filesystem.find(subject.filesystem);
+    if (here != on_filesystem.end() && --here->second == 0) on_filesystem.erase(here);
+  }
+  // Moves the next work to `entry`: the first one of the client whose turn it is that may begin. Returns false if no
+  // work may begin.
   bool Take(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto client = clients.begin(); client != clients.end(); ++client) {
       const auto next = std::ranges::find_if(
-          client->queue, [this](const std::string& subject) { return !busy.contains(subject); },
+          client->queue,
+          [this](const Subject& subject) {
+            mutex.AssertHeld();  // the thread safety analysis does not look through lambdas
+            return MayBegin(subject);
+          },
           &Entry::subject);
       if (next == client->queue.end()) continue;
       entry = std::move(*next);
@@ -79,11 +106,13 @@ struct CallPool::Shared {
 
   std::string kind;
   size_t queue_limit = 0;
+  int most_on_filesystem = 0;
   absl::Mutex mutex;
   absl::CondVar arrived;
   std::list<Client> clients ABSL_GUARDED_BY(mutex);   // those with waiting works, in the order of their turns
   size_t waiting ABSL_GUARDED_BY(mutex) = 0;          // number of entries of all clients
-  std::set<std::string> busy ABSL_GUARDED_BY(mutex);  // subjects of works in progress
+  std::set<std::string> busy ABSL_GUARDED_BY(mutex);  // names of the subjects of works in progress
+  std::map<std::string, int> on_filesystem ABSL_GUARDED_BY(mutex);  // number of works in progress
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   int alive ABSL_GUARDED_BY(mutex) = 0;  // threads that have not ended
 };
@@ -91,6 +120,7 @@ struct CallPool::Shared {
 CallPool::CallPool(std::string kind, int threads, size_t queue_limit) : shared_(std::make_shared<Shared>()) {
   shared_->kind = std::move(kind);
   shared_->queue_limit = queue_limit;
+  shared_->most_on_filesystem = std::max(1, threads / 2);
   {
     absl::MutexLock lock(&shared_->mutex);
     shared_->alive = threads;
@@ -101,14 +131,14 @@ CallPool::CallPool(std::string kind, int threads, size_t queue_limit) : shared_(
 
 CallPool::~CallPool() { Stop(absl::InfiniteDuration()); }
 
-void CallPool::Run(Work work, const std::string& subject, const std::string& client) {
+void CallPool::Run(Work work, Subject subject, const std::string& client) {
   absl::Status refused;
   {
     absl::MutexLock lock(&shared_->mutex);
     if (shared_->stopping) {
       refused = Stopping();
     } else {
-      const std::string too_many = shared_->Add(work, subject, client);
+      const std::string too_many = shared_->Add(work, std::move(subject), client);
       if (too_many.empty()) return shared_->arrived.Signal();
       refused = MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
                           absl::StrCat(too_many, "; try again in 5 seconds"));
@@ -161,13 +191,13 @@ void CallPool::Serve(const std::shared_ptr<Shared>& shared) {
         }
         shared->arrived.Wait(&shared->mutex);
       }
-      if (!entry.subject.empty()) shared->busy.insert(entry.subject);
+      shared->NoteBegin(entry.subject);
     }
     entry.work(absl::OkStatus());
-    if (entry.subject.empty()) continue;
+    if (entry.subject.name.empty() && entry.subject.filesystem.empty()) continue;
     entry.work = nullptr;
     absl::MutexLock lock(&shared->mutex);
-    shared->busy.erase(entry.subject);
+    shared->NoteEnd(entry.subject);
     shared->arrived.Signal();
   }
 }

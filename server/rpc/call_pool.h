@@ -12,6 +12,15 @@
 
 namespace scalelab::server {
 
+// What a work may wait for. Empty strings stand for nothing.
+struct Subject {
+  // Works with the same name run one at a time, and take at most an eighth of the queue.
+  std::string name;
+  // Works on the same filesystem, or on anything else that several subjects need, take at most half of the threads and
+  // half of the queue.
+  std::string filesystem;
+};
+
 // A fixed number of threads behind a bounded queue. Neither the core thread nor a thread of gRPC may block, so
 // both pass their work to a pool. May be used from any thread.
 class CallPool {
@@ -25,20 +34,20 @@ class CallPool {
   CallPool(const CallPool&) = delete;
   CallPool& operator=(const CallPool&) = delete;
 
-  // Calls `work` exactly once: with OK on a thread of the pool, or with an error on the calling thread, at once:
-  // RESOURCE_EXHAUSTED if the queue is full, UNAVAILABLE if the pool has stopped. `work` must not block when it
-  // gets an error. Works with the same `subject` run one at a time, and take at most an eighth of the queue: what blocks
-  // one of them, such as a file server, would block the others too, and with them all threads. An empty subject has no
-  // such limit. The threads take one work of each `client` in turn, and the works of one client take at most a quarter of
-  // the queue. An empty client is the service itself, which has no such limit.
-  void Run(Work work, const std::string& subject = "", const std::string& client = "");
+  // Calls `work` exactly once: later with OK on a thread of the pool, or at once with an error on the calling thread.
+  // The error is RESOURCE_EXHAUSTED if the queue is full, and UNAVAILABLE if the pool has stopped. `work` must not block
+  // when it gets an error. `subject` has limits because a file server that does not respond, for example, blocks all works
+  // that need it; without limits they would occupy all threads. The threads take one work of each `client` in turn, and the
+  // works of one client take at most a quarter of the queue. An empty `client` is the service itself, to which this last
+  // limit does not apply.
+  void Run(Work work, Subject subject = {}, const std::string& client = "");
 
   // Returns the number of works that wait for a thread.
   size_t waiting() const;
 
   // Runs the queued work and ends the threads, for at most `grace`; then calls the remaining work with
-  // UNAVAILABLE. Returns whether all threads have ended. A thread that has not is blocked in its work: what the
-  // work refers to must then stay alive until the process ends.
+  // UNAVAILABLE. Returns whether all threads have ended. A thread that has not ended is blocked in its work.
+  // The objects that the work refers to must then exist until the process ends.
   bool Stop(absl::Duration grace);
 
  private:

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "planted/bug.h"
 #include "server/time/clock.h"
 
 namespace scalelab::server {
@@ -24,7 +25,7 @@ constexpr int kOwnFiles = 96;
 // Bytes per second.
 constexpr double kSlowGrowth = 16 << 20;
 
-// Returns 0 if the descriptor is no open socket.
+// Returns the inode of the socket; 0 if the descriptor is not an open socket.
 ino_t InodeOf(int fd) {
   struct stat found {};
   return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
@@ -43,7 +44,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Returns -1 if `peer` is not of the form "fd:7".
+// Returns 7 for the peer "fd:7"; -1 if `peer` has another form.
 int Descriptor(absl::string_view peer) {
   int fd = -1;
   return absl::ConsumePrefix(&peer, "fd:") && absl::SimpleAtoi(peer, &fd) ? fd : -1;
@@ -74,7 +75,7 @@ std::string Connections::Refusal(const std::string& peer, bool tcp) {
   if (tcp && tcp_ >= limits_.tcp) return absl::StrCat("there are ", tcp_, " TCP connections, the maximum");
   const auto count = by_peer_.find(peer);
   if (count == by_peer_.end()) return "";
-  if (count->second.open >= limits_.per_address)
+  if (count->second.open >= limits_.per_address && !Planted(Bug::kConnectionLimitIgnored))
     return absl::StrCat(peer, " has ", count->second.open,
                         " connections, the maximum for one address or account");
   if (count->second.unauthenticated >= limits_.unauthenticated) {
@@ -182,7 +183,7 @@ bool Connections::MemoryGrows() {
   const absl::Duration now = Clock::System().Steady();
   const double seconds = absl::ToDoubleSeconds(std::min(now - memory_seen_, absl::Seconds(60)));
   usual_memory_ = std::min(memory, usual_memory_ + static_cast<int64_t>(kSlowGrowth * seconds));
-  // The first connection after a pause starts from the memory of now.
+  // After a pause without connections, growth is measured from the present memory.
   if (now - memory_seen_ > absl::Seconds(1)) usual_memory_ = memory;
   memory_seen_ = now;
   return memory - usual_memory_ > limits_.memory_growth;
@@ -200,7 +201,8 @@ bool Connections::Sweep() {
       closed.push_back(fd);
       continue;
     }
-    // gRPC, or the relay of an encrypted connection, notices the end of the connection.
+    // Only shut the socket down: gRPC, or the relay of an encrypted connection, detects the end and
+    // closes the descriptor.
     if (memory_grows || connection.since < late || BytesReceived(fd) > limits_.unauthenticated_bytes)
       shutdown(fd, SHUT_RDWR);
     if (memory_grows) blocked_until_[connection.peer] = Clock::System().Steady() + limits_.penalty;

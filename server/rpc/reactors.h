@@ -1,5 +1,6 @@
-// gRPC helpers of the handlers: an immediate answer, a call whose answer is made on other threads, and a stream
-// of generated messages. gRPC's own threads never block in a handler, because they serve all connections.
+// Helpers for gRPC handlers: an immediate response, a call whose response is computed on other
+// threads, and a stream of generated messages. gRPC's own threads never block in a handler, because
+// they serve all connections.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -29,7 +30,7 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, co
   return reactor;
 }
 
-// Coordinator::Read has no state.
+// Fails a call because Coordinator::Read has returned no state.
 inline absl::Status NoState() {
   return MakeError(absl::StatusCode::kUnavailable, "NO_STATE",
                    "scalelabd is stopping, or cannot read its database (its log has the reason); try again");
@@ -82,7 +83,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
 
   // Valid until the handler returns.
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
-  // Returns what is known of the authenticated caller.
+  // Returns the call's authenticated caller and its data for the audit log.
   ClientCall& client() const { return *client_; }
   const Identity& caller() const { return client_->caller(); }
   // Returns whether nobody waits for the answer any more.
@@ -124,13 +125,12 @@ void FinishOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work wo
         if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*call); });
         call->Finish(status);
       },
-      "", client);
+      {}, client);
 }
 
 // Like FinishOn, but `work` finishes the call itself unless it returns an error.
 template <typename Response, typename Work>
-void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work,
-                const std::string& subject = "") {
+void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work work, Subject subject = {}) {
   const std::string client = call->client().pool_client();
   pool.Run(
       [call = std::move(call), work = std::move(work)](absl::Status status) mutable {
@@ -138,7 +138,7 @@ void ContinueOn(CallPool& pool, std::shared_ptr<UnaryCall<Response>> call, Work 
         if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(call); });
         if (!status.ok()) call->Finish(status);
       },
-      subject, client);
+      std::move(subject), client);
 }
 
 // Writes the messages that `next` fills in, until `next` returns false or an error. `next` runs on a thread of
@@ -151,13 +151,20 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   using Next = std::function<absl::StatusOr<bool>(Response*)>;
   // Returns whether the next call of `next` makes a small message of what is in memory. Not called during `next`.
   using Ready = std::function<bool()>;
+  // Returns Subject::filesystem of the calls of `next`.
+  using FindFilesystem = std::function<absl::StatusOr<std::string>()>;
 
-  // `subject`: as for CallPool::Run.
+  // `subject`: as for CallPool::Run. If there is a function `find`, it is called once, before `next` and with the same limit,
+  // on a thread of `pool`; its error ends the stream.
   static GeneratedStream* Start(CallPool& pool, const ClientCall& client, absl::Duration limit, Next next,
-                                std::string subject = "", Ready ready = nullptr) {
-    auto* stream = new GeneratedStream(std::make_shared<Source>(
-        pool, client.pool_client(), limit, std::move(next), std::move(subject), std::move(ready)));
-    stream->source_->stream = stream;
+                                Subject subject = {}, Ready ready = nullptr, FindFilesystem find = nullptr) {
+    auto* stream =
+        new GeneratedStream(std::make_shared<Source>(pool, client.pool_client(), limit, std::move(next),
+                                                     std::move(subject), std::move(ready), std::move(find)));
+    {
+      absl::MutexLock lock(&stream->source_->mutex);
+      stream->source_->stream = stream;
+    }
     Continue(stream->source_);
     return stream;
   }
@@ -168,24 +175,26 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   }
 
  private:
-  // Outlives the call while `next` is blocked.
+  // The part of the stream that outlives the call if `next` is blocked.
   struct Source {
     Source(CallPool& its_pool, std::string its_client, absl::Duration its_limit, Next its_next,
-           std::string its_subject, Ready its_ready)
+           Subject its_subject, Ready its_ready, FindFilesystem its_find)
         : pool(its_pool),
           client(std::move(its_client)),
           limit(its_limit),
           next(std::move(its_next)),
           subject(std::move(its_subject)),
-          ready(std::move(its_ready)) {}
+          ready(std::move(its_ready)),
+          find(std::move(its_find)) {}
     CallPool& pool;
     const std::string client;
     const absl::Duration limit;
     const Next next;
-    const std::string subject;
+    Subject subject;
     const Ready ready;
+    FindFilesystem find;  // null after its call
     bool IsReady() const { return ready != nullptr && ready(); }
-    Response response;               // of `next` while it runs, else of gRPC
+    Response response;               // used by `next` while it runs, otherwise by gRPC
     std::atomic<int64_t> calls = 0;  // of `next`
     absl::Mutex mutex;
     GeneratedStream* stream ABSL_GUARDED_BY(mutex) = nullptr;  // null when the call is over
@@ -217,7 +226,12 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
     source->pool.Run(
         [source](const absl::Status& status) {
           if (!status.ok()) return End(*source, status);
-          Write(source);
+          if (source->find == nullptr) return Write(source);
+          const absl::StatusOr<std::string> found = WithinMemory(source->find);
+          source->find = nullptr;
+          if (!found.ok()) return End(*source, found.status());
+          source->subject.filesystem = *found;
+          Continue(source);
         },
         source->subject, source->client);
   }
@@ -246,7 +260,7 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   }
 
   const std::shared_ptr<Source> source_;
-  std::unique_ptr<grpc::Alarm> alarm_;  // of the call of `next` that is in progress
+  std::unique_ptr<grpc::Alarm> alarm_;  // the time limit of the call of `next` in progress
 };
 
 }  // namespace scalelab::server

@@ -3,12 +3,14 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/analysis/comparison/advise.h"
 #include "server/analysis/comparison/compare.h"
+#include "server/analysis/precision.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/services/lookup.h"
@@ -24,6 +26,9 @@ struct Input {
   std::vector<db::CellRow> cells;
   db::SharedCurveRows rows;
   CellList parameters;
+  std::optional<double> sequential;  // as in StudyRows
+
+  StudyRows AsRows() const { return {cells, parameters, *rows, study.name, sequential}; }
 };
 
 absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::string& name) {
@@ -37,7 +42,11 @@ absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::s
   if (!values.ok()) return values.status();
   auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters)};
+  v1::StudySpec spec;
+  if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
+  std::optional<double> sequential;
+  if (spec.has_adaptive_repeats()) sequential = SequentialConfidence(spec.adaptive_repeats(), cells->size());
+  return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
 }
 
 absl::Status CheckShare(const char* field, double value, double most) {
@@ -45,7 +54,7 @@ absl::Status CheckShare(const char* field, double value, double most) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be from 0 to ", most));
 }
 
-// Appends the resource name to display names that several studies have.
+// If several studies have the same display name, appends the resource name to each.
 void NameApart(const std::deque<Input>& inputs, std::vector<StudyRows>& studies) {
   std::map<std::string, int> count;
   for (const Input& input : inputs) ++count[input.study.name];
@@ -71,8 +80,7 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
   for (const std::string& name : request.studies()) {
     auto input = ReadInput(store, call, name);
     if (!input.ok()) return input.status();
-    const Input& kept = inputs.emplace_back(*std::move(input));
-    studies.push_back({kept.cells, kept.parameters, *kept.rows, kept.study.name});
+    studies.push_back(inputs.emplace_back(*std::move(input)).AsRows());
   }
   NameApart(inputs, studies);
   *response = CompareStudies(studies, request.axis(), request.equivalent());
@@ -94,7 +102,7 @@ absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksReq
   if (request.rank_hour_price() > 0) options.rank_hour_price = request.rank_hour_price();
   options.deadline_hours = request.deadline_hours();
   if (request.epochs() > 0) options.epochs = request.epochs();
-  for (v1::Advice& advice : AdviseRanks({input->cells, input->parameters, *input->rows}, options))
+  for (v1::Advice& advice : AdviseRanks(input->AsRows(), options))
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
   response->set_display_name(input->study.name);

@@ -118,7 +118,6 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     upload->OnPool([](Upload& u) { return u.Open(); });
     return upload.get();
   }
-  ~Upload() override { --*context_.restores; }
 
  private:
   explicit Upload(Context context) : context_(std::move(context)) { ++*context_.restores; }
@@ -149,7 +148,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
           if (status.ok()) status = WithinMemory([&]() -> absl::Status { return work(*upload); });
           if (!status.ok()) upload->End(status);
         },
-        kSubject, context_.client->pool_client());
+        {kSubject, ""}, context_.client->pool_client());
   }
 
   absl::Status Open() {
@@ -172,7 +171,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     idle_->Set(absl::ToChronoTime(absl::Now() + context_.handler.call_limit),
                [upload = shared_from_this()](bool expired) {
                  if (expired)
-                   upload->End(absl::DeadlineExceededError("the client sends no more of the archive"));
+                   upload->End(absl::DeadlineExceededError("the client has stopped sending the archive"));
                });
     message_.Clear();
     StartRead(&message_);
@@ -257,6 +256,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
       context_.response->set_existed(existed);
       if (idle_ != nullptr) idle_->Cancel();
     }
+    --*context_.restores;  // before the client is answered, so that its next restore is not refused
     context_.handler.access.Audit(*context_.client, status);
     Finish(ToGrpc(ForClients(status)));
   }
@@ -308,19 +308,18 @@ grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
     return file;
   };
   // The first step writes the whole archive to a file; the other steps read the file.
-  return Stream::Start(
-      handler_.pools.heavy, **client, handler_.call_limit,
-      [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](
-          v1::ReadArchiveResponse* response) mutable -> absl::StatusOr<bool> {
-        if (file == nullptr) {
-          auto made = make();
-          handler_.access.Audit(*client, made.status());
-          if (!made.ok()) return ForClients(made.status());
-          file = *std::move(made);
-        }
-        return file->Read(response->mutable_data());
-      },
-      kSubject);
+  return Stream::Start(handler_.pools.heavy, **client, handler_.call_limit,
+                       [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](
+                           v1::ReadArchiveResponse* response) mutable -> absl::StatusOr<bool> {
+                         if (file == nullptr) {
+                           auto made = make();
+                           handler_.access.Audit(*client, made.status());
+                           if (!made.ok()) return ForClients(made.status());
+                           file = *std::move(made);
+                         }
+                         return file->Read(response->mutable_data());
+                       },
+                       {kSubject, ""});
 }
 
 grpc::ServerReadReactor<v1::RestoreArchiveRequest>* ArchiveService::RestoreArchive(

@@ -162,7 +162,7 @@ grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
   auto reader = std::make_shared<PointReader>(handler_, *client, *request);
   return Stream::Start(
       handler_.pools.reads, **client, handler_.call_limit,
-      [reader](v1::ReadPointsResponse* response) { return reader->Next(response); }, "",
+      [reader](v1::ReadPointsResponse* response) { return reader->Next(response); }, Subject{},
       [reader] { return reader->Ready(); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -11,6 +12,7 @@
 #include "server/core/convert.h"
 #include "server/core/explain.h"
 #include "server/core/outcome.h"
+#include "server/readers/filesystem_of.h"
 #include "server/scheduler/agent/agent_scheduler.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
@@ -48,6 +50,7 @@ absl::Status Fill(db::Store& store, const db::RunRow& row, v1::Run* run) {
     if (!provenance.ok()) return provenance.status();
     for (v1::NodeInfo& node : NodesOfProvenance(*provenance)) *added.add_node_infos() = std::move(node);
     for (v1::NodeNoise& noise : NoiseOfProvenance(*provenance)) *added.add_noise() = std::move(noise);
+    if (auto code = CodeOfProvenance(*provenance)) *added.mutable_code() = *std::move(code);
   }
   if (const auto summary = store.GetSummary(row.id); summary.ok()) FillSummary(*summary, run);
   return absl::OkStatus();
@@ -184,6 +187,11 @@ ReadPiece RunService::PiecesOf(const std::string& directory) const {
   };
 }
 
+std::string RunService::WaitsFor(const std::string& directory) const {
+  const std::string user = agents_ == nullptr ? "" : UserOfDirectory(runs_dir_, directory);
+  return user.empty() ? FilesystemOf(directory) : "agent of " + user;
+}
+
 grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
     grpc::CallbackServerContext* context, const v1::ReadRunLogRequest* request) {
   using Stream = GeneratedStream<v1::ReadRunLogResponse>;
@@ -193,29 +201,22 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
     return Stream::Fail(InvalidFields(
         {{"offset", "offset is a position in one output, but the request selects both; set stream"}}));
   }
-  // The first step finds the attempt in the database; the other steps read its files.
-  return Stream::Start(
-      handler_.pools.logs, **client, handler_.call_limit,
-      [this, &handler = handler_, client = *client, request = *request,
-       reader =
-           std::shared_ptr<LogReader>()](v1::ReadRunLogResponse* response) mutable -> absl::StatusOr<bool> {
-        db::Store& store = handler.store;
-        if (reader == nullptr) {
-          const auto run = FindRun(store, *client, request.name());
-          if (!run.ok()) {
-            handler.access.Audit(*client, run.status());
-            return run.status();
-          }
-          const auto attempt = FindAttempt(store, *run, request.attempt());
-          if (!attempt.ok()) return attempt.status();
-          if (auto s = CheckLogsKept(store, *run, *attempt); !s.ok()) return s;
-          reader = std::make_shared<LogReader>(PiecesOf(attempt->directory), request.rank(), request.stream(),
-                                               request.offset());
-        }
-        return reader->Next(response);
-      },
-      // Reads of one run use one thread at a time, because its filesystem may block.
-      "run " + request->name().substr(request->name().rfind('/') + 1));
+  const auto log = std::make_shared<std::optional<LogReader>>();
+  const auto find = [this, log, client = *client, request = *request]() -> absl::StatusOr<std::string> {
+    const auto run = FindRun(handler_.store, *client, request.name());
+    if (!run.ok()) {
+      handler_.access.Audit(*client, run.status());
+      return run.status();
+    }
+    const auto attempt = FindAttempt(handler_.store, *run, request.attempt());
+    if (!attempt.ok()) return attempt.status();
+    if (auto s = CheckLogsKept(handler_.store, *run, *attempt); !s.ok()) return s;
+    log->emplace(PiecesOf(attempt->directory), request.rank(), request.stream(), request.offset());
+    return WaitsFor(attempt->directory);
+  };
+  const auto next = [log](v1::ReadRunLogResponse* response) { return (*log)->Next(response); };
+  const std::string run = "run " + request->name().substr(request->name().rfind('/') + 1);
+  return Stream::Start(handler_.pools.logs, **client, handler_.call_limit, next, {run, ""}, nullptr, find);
 }
 
 grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* context,

@@ -32,6 +32,8 @@ class RunService final : public v1::RunService::CallbackService {
 
  private:
   ReadPiece PiecesOf(const std::string& directory) const;
+  // Returns Subject::filesystem of reads of the directory.
+  std::string WaitsFor(const std::string& directory) const;
 
   Coordinator& coordinator_;
   const HandlerContext handler_;

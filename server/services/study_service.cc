@@ -16,6 +16,7 @@
 #include "server/core/explain.h"
 #include "server/identity/permissions.h"
 #include "server/notify/settings.h"
+#include "server/readers/filesystem_of.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
 
@@ -158,7 +159,8 @@ template <typename Response>
 void StudyService::AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Response>> call,
                                  std::function<void()> then) {
   if (datasets.empty()) return then();
-  const std::string subject = "data set " + datasets.begin()->second;
+  const std::string& directory = datasets.begin()->second;
+  Subject subject{"data set " + directory, FilesystemOf(directory)};
   ContinueOn(
       handler_.pools.files, call,
       [datasets = std::move(datasets), then = std::move(then)](const auto&) {
@@ -166,7 +168,7 @@ void StudyService::AfterDatasets(Datasets datasets, std::shared_ptr<UnaryCall<Re
         if (checked.ok()) then();
         return checked;
       },
-      subject);
+      std::move(subject));
 }
 
 void StudyService::AskAndCreate(std::shared_ptr<const Creation> creation) {
@@ -289,7 +291,7 @@ grpc::ServerWriteReactor<v1::WatchStudyResponse>* StudyService::WatchStudy(
     handler_.access.Audit(*client, joined);
     stream->Fail(joined);
   };
-  handler_.pools.reads.Run(join, "", (*client)->pool_client());
+  handler_.pools.reads.Run(join, {}, (*client)->pool_client());
   return stream.get();
 }
 

@@ -10,9 +10,12 @@
 #include "server/rpc/reactors.h"
 
 namespace scalelab::server {
-namespace {
 
-v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
+WatchHub::WatchHub(Coordinator& coordinator, CallPool& pool, ReadFinal read_final, WatchLimits limits)
+    : coordinator_(coordinator), pool_(pool), read_final_(std::move(read_final)), limits_(limits) {}
+
+v1::WatchStudyResponse WatchHub::Describe(const LiveStudy& study, const State& state) {
+  ++descriptions_;
   v1::WatchStudyResponse response;
   *response.mutable_study() = ToStudy(study.row, {study.counts.begin(), study.counts.end()}, false);
   for (const int64_t id : study.allocations) {
@@ -32,11 +35,6 @@ v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state) {
   response.set_waiting_reason(ExplainStudy(state, study, absl::ToUnixMicros(absl::Now())).front().message());
   return response;
 }
-
-}  // namespace
-
-WatchHub::WatchHub(Coordinator& coordinator, CallPool& pool, ReadFinal read_final, WatchLimits limits)
-    : coordinator_(coordinator), pool_(pool), read_final_(std::move(read_final)), limits_(limits) {}
 
 std::shared_ptr<WatchStream> WatchHub::Open(const std::string& peer) {
   std::string why;

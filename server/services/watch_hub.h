@@ -2,6 +2,7 @@
 // sends the description.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,9 +34,12 @@ class WatchHub {
   std::shared_ptr<WatchStream> Open(const std::string& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends the states of the study to `stream` until the study is final.
   void Join(int64_t study_id, std::shared_ptr<WatchStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns how often a live study has been described. Each description takes time of the core thread.
+  int64_t descriptions() const { return descriptions_; }
 
  private:
   using Streams = std::unordered_map<WatchStream*, std::shared_ptr<WatchStream>>;
+  v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state);
   // Sends the current state of a study that has other watchers.
   void DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream);
   // Sends a state to all watchers of the study. The core thread calls this function. Returns false to
@@ -51,6 +55,7 @@ class WatchHub {
   CallPool& pool_;
   const ReadFinal read_final_;
   const WatchLimits limits_;
+  std::atomic<int64_t> descriptions_ = 0;
   absl::Mutex mutex_;
   // The watchers of each study, while the coordinator reports its changes.
   std::unordered_map<int64_t, Streams> watched_ ABSL_GUARDED_BY(mutex_);

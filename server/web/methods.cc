@@ -114,6 +114,8 @@ int HttpStatusOf(absl::StatusCode code) {
       return 429;
     case absl::StatusCode::kUnimplemented:
       return 501;
+    // A server that stops cancels the calls in progress. A client that has left gets no answer.
+    case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:
       return 503;
     case absl::StatusCode::kDeadlineExceeded:

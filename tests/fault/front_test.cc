@@ -35,6 +35,20 @@ std::unique_ptr<grpc::ClientContext> Context(int seconds = 20) {
   return context;
 }
 
+// Returns the integers from 1 to `last` as a YAML list.
+std::string UpTo(int last) {
+  std::string list;
+  for (int i = 1; i <= last; ++i) absl::StrAppend(&list, list.empty() ? "[" : ", ", i);
+  return list + "]";
+}
+
+// A study of 100,000 cells, whose runs train nothing for a minute.
+std::string LargeStudy() {
+  return absl::StrCat(
+      "study: large\nfixed: {engine: custom, ranks: 1, command: [sleep, \"60\"]}\nmatrix:\n  max_steps: ",
+      UpTo(1000), "\n  comm_timeout_s: ", UpTo(100), "\n");
+}
+
 // A service on a Unix socket and on TCP.
 class Front : public Service {
  public:
@@ -173,6 +187,30 @@ TEST(FrontFiles, AFileOfTheLargestAllowedSizeDoesNotEndTheService) {
   EXPECT_TRUE(Eventually([&] { return service.Run({"study", "submit", file}).code == 0; })) << service.log();
 }
 
+TEST(FrontFiles, NobodyElseCanWriteToWhatIsCreatedWithoutAUmask) {
+  Front service({"--local-slots", "1"});
+  const mode_t before = umask(0);
+  const std::string error = service.Start();
+  umask(before);
+  ASSERT_EQ(error, "");
+  service.Running(service.SubmitSleepers());
+  const auto mode = [](const std::string& path) {
+    struct stat found {};
+    return stat(path.c_str(), &found) == 0 ? found.st_mode & 07777 : 0;
+  };
+  EXPECT_EQ(mode(service.data()), 0700u);
+  EXPECT_EQ(mode(service.data() + "/runs"), 0755u);
+  int files = 0;
+  std::error_code gone;  // the database and the worker remove files meanwhile
+  for (std::filesystem::recursive_directory_iterator entry(service.data(), gone), end; !gone && entry != end;
+       entry.increment(gone)) {
+    if (entry->is_symlink(gone)) continue;
+    EXPECT_EQ(mode(entry->path()) & (S_IWGRP | S_IWOTH), 0u) << entry->path();
+    ++files;
+  }
+  EXPECT_GE(files, 10);
+}
+
 TEST(FrontFiles, OddFilesInPlaceOfLogsDelayNobodyAndShowNoSecret) {
   Front service({"--local-slots", "4"});
   ASSERT_EQ(service.Start(), "");
@@ -249,7 +287,7 @@ TEST(FrontCalls, LargeRequestsOfOneClientLoseNoWorkerOfAnother) {
     fields["max_steps"].set_number_value(1 + i);
     fields["comm_timeout_s"].set_number_value(1 + i % 100);
   }
-  // The other half of the requests compares every cell with every entry.
+  // The second half of the requests makes the server compare every cell with every entry.
   v1::PlanStudyRequest costly = plan;
   costly.mutable_spec()->clear_exclude();
   for (int i = 0; i < 1000; ++i)
@@ -267,7 +305,7 @@ TEST(FrontCalls, LargeRequestsOfOneClientLoseNoWorkerOfAnother) {
   }
   const double start = Now();
   int answered = 0;
-  // Longer than the worker timeout.
+  // Wait for longer than the worker timeout.
   while (Now() - start < 25) answered += service.Answers() ? 1 : 0;
   stop = true;
   for (std::thread& client : clients) client.join();
@@ -276,11 +314,10 @@ TEST(FrontCalls, LargeRequestsOfOneClientLoseNoWorkerOfAnother) {
   EXPECT_EQ(service.Runs(study)[0]["state"], "RUNNING");
 }
 
-TEST(FrontCalls, ManyWatchesDelayNobody) {
+TEST(FrontCalls, ManyWatchesOfALargeStudyDelayNobody) {
   Front service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
-  const std::string study = service.SubmitSleepers(2'000);
-  service.Running(study);
+  const std::string study = service.Submit(LargeStudy());
   v1::WatchStudyRequest request;
   request.set_name(study);
   struct Watch {
@@ -290,15 +327,47 @@ TEST(FrontCalls, ManyWatchesDelayNobody) {
   };
   std::vector<Watch> watches;
   std::shared_ptr<grpc::Channel> channel;
+  v1::WatchStudyResponse state;
   for (int i = 0; i < 300; ++i) {
     if (i % 100 == 0) channel = service.Channel();
     Watch watch{channel, Context(60), nullptr};
     watch.reader = v1::StudyService::NewStub(channel)->WatchStudy(watch.context.get(), request);
     watches.push_back(std::move(watch));
+    if (i % 100 < 99) continue;
+    // More than 256 calls of one user that have not begun would be refused.
+    for (auto begun = watches.end() - 100; begun != watches.end(); ++begun)
+      EXPECT_TRUE(begun->reader->Read(&state));
   }
-  EXPECT_TRUE(service.Answers());
-  v1::WatchStudyResponse state;
-  for (Watch& watch : watches) EXPECT_TRUE(watch.reader->Read(&state));
+  // Each hold and release is a change, which all watches get.
+  std::atomic<bool> stop = false;
+  std::atomic<int> changes = 0;
+  std::thread changing([&] {
+    const auto stub = v1::StudyService::NewStub(service.Channel());
+    v1::HoldStudyRequest hold;
+    v1::ReleaseStudyRequest release;
+    hold.set_name(study);
+    release.set_name(study);
+    while (!stop) {
+      v1::HoldStudyResponse held;
+      v1::ReleaseStudyResponse released;
+      EXPECT_TRUE(stub->HoldStudy(Context().get(), hold, &held).ok());
+      EXPECT_TRUE(stub->ReleaseStudy(Context().get(), release, &released).ok());
+      changes += 2;
+    }
+  });
+  const auto stub = v1::ClusterService::NewStub(service.Channel());
+  double longest = 0;
+  for (int calls = 0; calls < 50 || changes < 20; ++calls) {
+    const double start = Now();
+    v1::GetClusterResponse cluster;
+    ASSERT_TRUE(stub->GetCluster(Context().get(), {}, &cluster).ok());
+    longest = std::max(longest, Now() - start);
+  }
+  stop = true;
+  changing.join();
+  // scalelab-bench measures the latencies; this limit shows only that nothing hangs.
+  EXPECT_LT(longest, 2);
+  for (Watch& watch : watches) EXPECT_TRUE(watch.reader->Read(&state)) << "a change";
   for (Watch& watch : watches) watch.context->TryCancel();
   EXPECT_TRUE(service.Answers());
 }
@@ -312,8 +381,8 @@ int64_t GrowthUnder(const Front& service, double seconds, const Function& flood)
   return most;
 }
 
-// Without limits the memory grows as long as the flood lasts.
-constexpr int64_t kMuch = int64_t{1} << 30;
+// Without limits the memory grows as long as the flood lasts. With them, it grows by up to 240 MB.
+constexpr int64_t kMuch = int64_t{400} << 20;
 
 TEST(FrontMemory, EndlessHeadersWithoutATokenAreCutOff) {
   Front service({"--local-slots", "1"});
@@ -327,6 +396,30 @@ TEST(FrontMemory, EndlessResetCallsWithoutATokenAreCutOff) {
   ASSERT_EQ(service.Start(), "");
   EXPECT_LT(GrowthUnder(service, 12, FloodWithResets), kMuch);
   EXPECT_TRUE(service.Answers());
+}
+
+TEST(FrontMemory, EndlessCallsWithoutATokenAreCutOff) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  EXPECT_LT(GrowthUnder(service, 12, FloodWithCalls), kMuch);
+  EXPECT_TRUE(service.Answers());
+}
+
+TEST(FrontMemory, ALargeRequestKeepsNoMemory) {
+  constexpr int64_t kSmall = 100'000'000;
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  EXPECT_LT(service.Memory(), kSmall);
+  const std::string file = service.File("large.yaml", LargeStudy());
+  // The C library keeps the memory that the requests have freed, until the service returns it to the system.
+  for (int i = 0; i < 20 && service.Memory() < kSmall; ++i) {
+    std::vector<std::thread> clients;
+    for (int c = 0; c < 3; ++c)
+      clients.emplace_back([&] { EXPECT_EQ(service.Run({"study", "plan", file}).code, 0); });
+    for (std::thread& client : clients) client.join();
+  }
+  EXPECT_GE(service.Memory(), kSmall) << "the requests are not large";
+  EXPECT_TRUE(Eventually([&] { return service.Memory() < kSmall; })) << service.Memory();
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ export async function persist(work, signal) {
       if (failed) connection(true);
       return result;
     } catch (error) {
-      if (signal.aborted || error.code !== 'UNAVAILABLE') throw error;
+      // A server that stops cancels the calls in progress.
+      if (signal.aborted || !['UNAVAILABLE', 'CANCELLED'].includes(error.code)) throw error;
       connection(false);
     }
     await sleep(1000, signal);

@@ -1,6 +1,6 @@
-"""Writes what Python makes of a specification, for adapters_recipe_test.cc to compare with what C++ makes of it.
+"""Writes the numbers that Python computes from a specification. adapters_recipe_test.cc compares them with those of C++.
 
-argv: specification, directory, rank. Files of bare numbers: NAME.bin each.
+Arguments: specification, directory, rank. Each array is written to a file NAME.bin that contains only numbers.
 """
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the tests of the adapters' modules share."""
+"""Helpers of the tests of the adapters' modules."""
 import os
 import shutil
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "wo
 
 
 class InDirectory(unittest.TestCase):
-    """Each test has a directory of its own, self.dir, and the environment it began with."""
+    """Each test has its own directory, self.dir. Changes of the environment are undone after the test."""
 
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="scalelab-adapters-")

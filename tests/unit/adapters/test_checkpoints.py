@@ -15,7 +15,7 @@ RECIPE = {"engine": "toy/engine", "model": "resnet20"}
 
 
 class Ranks:
-    """Sums over ranks that are threads."""
+    """Computes sums over ranks, which are threads."""
 
     def __init__(self, ranks):
         self._barrier = threading.Barrier(ranks)
@@ -34,7 +34,7 @@ class Ranks:
 
 class StoreTest(fixture.InDirectory):
     def on_ranks(self, ranks, work, recipe=RECIPE):
-        """Returns `work`(store, rank) of every rank, or its exception."""
+        """Calls `work`(store, rank) for every rank. Returns the results or exceptions."""
         shared, results = Ranks(ranks), [None] * ranks
 
         def one(rank):
@@ -69,7 +69,7 @@ class StoreTest(fixture.InDirectory):
             self.assertGreater(sizes[0], 20)
 
     def newest(self, ranks=1, recipe=RECIPE):
-        """Returns what each rank finds, and standard error."""
+        """Returns the checkpoint that each rank finds, and standard error."""
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
             found = self.on_ranks(ranks, lambda store, _: store.load_newest(), recipe)

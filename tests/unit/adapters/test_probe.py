@@ -12,14 +12,14 @@ PROBE = os.path.join(SOURCE, "worker", "adapters", "probe.py")
 
 
 class ProbeTest(fixture.InDirectory):
-    """Against frameworks that are only a few lines long."""
+    """Tests probe.py with fake frameworks of a few lines."""
 
     def module(self, name, text):
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         self.write(name + ".py", text)
 
     def probe(self, engine):
-        # -I would leave out PYTHONPATH; -S leaves out what is installed here.
+        # -S hides installed packages. -I would also ignore PYTHONPATH, which the test needs.
         done = subprocess.run([sys.executable, "-S", PROBE, engine], env={**os.environ, "PYTHONPATH": self.dir},
                               capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stdout.count("\n")), (0, 1), done.stderr)

@@ -1,4 +1,4 @@
-"""What can be checked without the native trainer; adapters_recipe_test.cc compares bytes with it."""
+"""Tests of the recipe that do not need the native trainer. adapters_recipe_test.cc compares its bytes with those of the trainer."""
 import os
 import unittest
 
@@ -15,7 +15,7 @@ def spec(**fields):
 
 class SplitMixTest(unittest.TestCase):
     def test_gives_the_published_numbers(self):
-        # Of seed 1234567: the sequence that implementations of SplitMix64 are checked against.
+        # The first numbers of SplitMix64 with seed 1234567, which are published as a test of implementations.
         state = np.array([1234567], np.uint64)
         self.assertEqual(splitmix.draws(state, 1, 3)[0].tolist(),
                          [6457827717110365317, 3203168211198807973, 9817491932198370423])

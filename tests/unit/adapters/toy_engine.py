@@ -1,4 +1,4 @@
-"""A rank of an engine without a framework: what the tests of the training loop run. argv: what goes wrong, or nothing."""
+"""A rank of an engine without a framework, for tests of the training loop. Argument: the failure to simulate, or nothing."""
 import os
 import sys
 import threading

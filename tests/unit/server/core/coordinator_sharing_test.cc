@@ -50,9 +50,11 @@ class ScriptedScheduler final : public Scheduler {
   }
   absl::StatusOr<ClusterView> View() override { return ClusterView(); }
   absl::Status Cancel(const std::vector<std::string>& tokens) override {
+    ++cancels;
     for (const std::string& token : tokens) jobs[token] = JobStatus::State::kCancelled;
     return absl::OkStatus();
   }
+  int cancels = 0;  // calls
   std::map<std::string, JobStatus::State> jobs;
   std::vector<std::string> submitted;
 };
@@ -94,13 +96,13 @@ class CoordinatorSharing : public testing::Test {
     ASSERT_TRUE(coordinator_->StartWithoutThreads().ok());
     Settle();
   }
-  // Ends the process without any notice, and starts another.
+  // Ends the process without any warning, and starts another one.
   void Restart() {
     coordinator_.reset();
     store_.reset();
     Open();
   }
-  // Lets the coordinator do all that is due, with two polls.
+  // Lets the coordinator execute all due actions, including two polls.
   void Settle() {
     for (int i = 0; i < 4; ++i) {
       coordinator_->PollSoon();
@@ -118,6 +120,9 @@ class CoordinatorSharing : public testing::Test {
     v1::StudySpec spec = World::Spec({nodes});
     spec.mutable_resources()->set_ranks_per_node(1);
     spec.mutable_resources()->set_gpus_per_rank(gpus_per_node);
+    return Submit(spec, owner);
+  }
+  int64_t Submit(const v1::StudySpec& spec, const std::string& owner) {
     int64_t made = 0;
     coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), owner, ""),
                          [&](absl::StatusOr<int64_t> id) { made = id.value_or(-1); });
@@ -148,7 +153,7 @@ class CoordinatorSharing : public testing::Test {
   db::UsageRow UsageOf(const std::string& owner) {
     return Read([&](const State& state) { return CurrentUse(state, now()).UsageOf(owner); });
   }
-  // The study whose job waits at the scheduler; 0: none.
+  // Returns the study whose job waits at the scheduler; 0 if there is none.
   int64_t Pending() {
     return Read([](const State& state) {
       int64_t study = 0;
@@ -189,7 +194,8 @@ class CoordinatorSharing : public testing::Test {
 
 constexpr auto kRun = JobStatus::State::kRunning;
 constexpr auto kEnd = JobStatus::State::kCancelled;
-// With a half-life of one hour, a node that is held for ever counts 3600 s / ln 2.
+// With a half-life of one hour, the decayed usage of a node that is held for ever is 3600 s / ln 2, which is
+// called a whole below.
 const double kWhole = 3600 / M_LN2;
 // The rounds of the script take less than a second each.
 constexpr double kTolerance = 20;
@@ -201,7 +207,8 @@ TEST_F(CoordinatorSharing, ThreeUsersStudiesAreServedInTheOrderComputedByHand) {
   EXPECT_EQ(Pending(), a1);
   EXPECT_THAT(Queue(), ElementsAre(a2, b1, b2, c1));
 
-  // At 1 h the job of a1 starts. Nobody has used anything yet, so a2 is the oldest. A moment later ann has used something.
+  // At 1 h the job of a1 starts. Nobody has used anything yet, so a2 is the oldest. Immediately afterwards,
+  // ann has used something.
   At(absl::Hours(1));
   SetJob(a1, kRun);
   EXPECT_EQ(Pending(), a2);
@@ -224,7 +231,7 @@ TEST_F(CoordinatorSharing, ThreeUsersStudiesAreServedInTheOrderComputedByHand) {
   EXPECT_NEAR(Share("ann"), 3 * kWhole, kTolerance);
   EXPECT_NEAR(Share("bob"), 1 * kWhole, kTolerance);
 
-  // In the middle, the process dies without any notice. Half an hour later another one starts.
+  // During this hour, the process is killed. Half an hour later another one starts.
   clock_.since_start = absl::Hours(1) + absl::Hours(3.5);
   Restart();
   EXPECT_EQ(Pending(), c1);
@@ -243,15 +250,16 @@ TEST_F(CoordinatorSharing, ThreeUsersStudiesAreServedInTheOrderComputedByHand) {
   Restart();
   SetJob(c2, kRun);
 
-  // At 7 h: ann's 3.5 wholes are three half-lives old, 0.4375; bob's two jobs are at 2 * (1 - 1/32) and 1 - 1/16, 2.875;
-  // cyd's two have held a node for three hours each, 2 * (1 - 1/8) = 1.75. ann is first now.
+  // At 7 h, ann's 3.5 wholes are three half-lives old, so 0.4375 remain. bob's two jobs have used 2 * (1 -
+  // 1/32) and 1 - 1/16, in total 2.875. cyd's two jobs have each held a node for three hours: 2 * (1 - 1/8) =
+  // 1.75. So ann is first now.
   At(absl::Hours(7));
   EXPECT_NEAR(Share("ann"), 0.4375 * kWhole, kTolerance);
   EXPECT_NEAR(Share("bob"), 2.875 * kWhole, kTolerance);
   EXPECT_NEAR(Share("cyd"), 1.75 * kWhole, kTolerance);
   EXPECT_NEAR(UsageOf("ann").node_seconds, 4 * 3 * 3600, kTolerance);
   const int64_t c3 = Submit("cyd", 1), b4 = Submit("bob", 1), a3 = Submit("ann", 1);
-  // b3 has had the place since c2 began, because a2 and b3 were left, and bob had used less than ann then.
+  // The job of b3 has been pending since c2 began: a2 and b3 were left then, and bob had used less than ann.
   EXPECT_EQ(Pending(), b3);
   EXPECT_THAT(Queue(), ElementsAre(a2, a3, c3, b4));
   SetJob(b3, kRun);
@@ -380,6 +388,65 @@ TEST_F(CoordinatorSharing, ADrainThatCouldNotBeStoredDidNotHappen) {
   store_->full = false;
   const int64_t id = Submit("ann", 1);
   EXPECT_EQ(Pending(), id) << "its job is submitted";
+}
+
+TEST_F(CoordinatorSharing, GpuHoursOfEndedAllocationsCountAfterARestart) {
+  v1::StudySpec spec = World::Spec({1});
+  spec.mutable_resources()->set_gpus_per_rank(2);
+  spec.mutable_limits()->set_gpu_hours(4);
+  const int64_t id = Submit(spec, "ann");
+  SetJob(id, kRun);
+  At(absl::Hours(1));  // half of the limit is used
+  SetJob(id, JobStatus::State::kPreempted);
+  At(absl::Hours(1) + absl::Minutes(10));
+  ASSERT_EQ(Pending(), id) << "another allocation replaces it";
+  Restart();
+  SetJob(id, kRun);
+  Restart();
+  At(absl::Hours(2) + absl::Minutes(5));
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kQueued) << "5 minutes are left";
+  At(absl::Hours(2) + absl::Minutes(15));
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kFailed);
+  db::RunFilter all;
+  all.study_id = id;
+  EXPECT_THAT(store_->ListRuns(all)->at(0).message, HasSubstr("limits.gpu_hours is 4"));
+}
+
+TEST_F(CoordinatorSharing, AtMostFourFailedAllocationsCountAfterARestart) {
+  const int64_t id = Submit("ann", 1);
+  const auto fail = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      ASSERT_EQ(Pending(), id) << i;
+      SetJob(id, JobStatus::State::kFailed);
+      At(clock_.since_start - absl::Hours(1) + absl::Minutes(10));  // longer than every backoff
+    }
+  };
+  fail(7);
+  Restart();
+  fail(3);
+  EXPECT_EQ(Pending(), id) << "4 and 3 allocations have failed";
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kQueued);
+  fail(1);
+  EXPECT_EQ(store_->GetStudy(id)->state, db::StudyState::kFailed);
+  db::RunFilter all;
+  all.study_id = id;
+  EXPECT_THAT(store_->ListRuns(all)->at(0).message,
+              HasSubstr("8 allocations in a row ended before an attempt began"));
+}
+
+TEST_F(CoordinatorSharing, CancellingManyJobsIsOneCallOfTheScheduler) {
+  policy_.limits.partition_pending_allocations = LimitSet::kNone;
+  LimitRule rule;
+  rule.pending_allocations = LimitSet::kNone;
+  policy_.limits.rules = {rule};
+  Restart();
+  v1::StudySpec spec = World::Spec({1}, 100);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  const int64_t id = Submit(spec, "ann");
+  ASSERT_EQ(scheduler_.submitted.size(), 100u);
+  ASSERT_TRUE(Cancel(id).ok());
+  EXPECT_EQ(scheduler_.cancels, 1);
+  EXPECT_THAT(scheduler_.jobs, testing::Each(testing::Pair(testing::_, kEnd)));
 }
 
 TEST_F(CoordinatorSharing, LimitsChangeWhileItRuns) {

@@ -53,7 +53,7 @@ class ObedientScheduler final : public Scheduler {
   std::atomic<int> views = 0;
   std::promise<JobRequest> submitted;  // the first
   std::atomic<int> submits = 0;
-  std::atomic<bool> silent = false;  // takes no job, has none
+  std::atomic<bool> silent = false;  // whether it accepts no job and lists none
   std::atomic<size_t> polls = 0;     // tokens asked about
 };
 
@@ -302,7 +302,7 @@ class SteppedTest : public CoordinatorTest {
     do coordinator_->Step();
     while (coordinator_->StepScheduler());
   }
-  // Lets time pass, with a step whenever one is due.
+  // Lets time pass, and executes each step when it is due.
   void Pass(absl::Duration time) {
     for (const absl::Duration end = clock_.steady + time; clock_.steady < end;) {
       const absl::Duration next =
@@ -394,6 +394,61 @@ TEST_F(SteppedTest, RunsWithTheirOwnAllocationsGetAllOfThemAfterARestart) {
   EXPECT_EQ(Look(allocations), 8u);
 }
 
+TEST_F(SteppedTest, AStudyWithAllocationsForItsRunsKeepsItsLimitAfterARestart) {
+  v1::StudySpec spec = World::Spec({1}, 12);
+  spec.set_allocation(v1::StudySpec::PER_RUN);
+  spec.mutable_limits()->set_concurrent_allocations(3);
+  Restart();
+  const int64_t id = SubmitStudy(spec);
+  Pass(absl::Seconds(5));
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  absl::StatusOr<v1::SynchronizeResponse> desired;
+  const auto synchronize = [&](const std::string& token, const v1::SynchronizeRequest& sent) {
+    coordinator_->Synchronize(token, sent,
+                              [&](absl::StatusOr<v1::SynchronizeResponse> answer) { desired = answer; });
+    Pass(absl::Seconds(1));
+    ASSERT_TRUE(desired.ok()) << desired.status();
+  };
+  const auto tokens = Look<std::vector<std::string>>([&](const State& state) {
+    std::vector<std::string> found;
+    for (const int64_t allocation : state.study(id)->allocations)
+      found.push_back(state.allocation(allocation)->row.token);
+    return found;
+  });
+  ASSERT_EQ(tokens.size(), 3u);
+  for (const std::string& token : tokens) synchronize(token, request);
+  // The last run ends, and its allocation is released. The job has not ended yet, and another one is submitted.
+  ASSERT_EQ(desired->attempts_size(), 1);
+  v1::SynchronizeRequest ended = request;
+  auto* status = ended.add_attempts();
+  status->set_token(desired->attempts(0).token());
+  status->set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
+  status->set_exit_status(1);
+  synchronize(tokens.back(), ended);
+  EXPECT_TRUE(desired->terminate());
+  const auto expect = [&](const State& state) {
+    ExpectCounted(state);
+    EXPECT_EQ(state.study(id)->allocations.size(), 4u);
+    EXPECT_EQ(state.study(id)->allocations.serving(), 3u);
+    EXPECT_EQ(state.study(id)->allocations.holding(), 3u);
+    EXPECT_EQ(state.study(id)->unallocated.size(), 8u);
+    return 0;
+  };
+  Pass(absl::Seconds(2));
+  Look<int>(expect);
+  Restart();
+  Look<int>(expect);
+  Pass(absl::Seconds(2));
+  Look<int>(expect);
+  store_->full = true;  // a failed commit reloads the study
+  coordinator_->CancelStudy(id, [](absl::Status s) { EXPECT_FALSE(s.ok()); });
+  Steps();
+  store_->full = false;
+  Look<int>(expect);
+}
+
 TEST_F(SteppedTest, AllocationsKeepTheirBlocksAndTheirNumberAfterARestart) {
   v1::StudySpec spec = World::Spec({1, 2}, 4);
   spec.mutable_limits()->set_concurrent_allocations(2);
@@ -482,13 +537,22 @@ TEST_F(SteppedTest, ChargesAndServedAttemptsSurviveARestart) {
     coordinator_->Synchronize(token, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
     Pass(absl::Seconds(10));
   }
+  EXPECT_EQ(Look(allocation).served, 1);
+  v1::SynchronizeRequest ended = request;
+  auto* status = ended.add_attempts();
+  status->set_token(
+      Look<std::string>([](const State& state) { return state.attempts.begin()->second->row.token; }));
+  status->set_state(v1::SynchronizeRequest::AttemptStatus::ENDED);
+  status->set_exit_status(1);
+  coordinator_->Synchronize(token, ended, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+  Steps();
   const double used = Look(usage);
   EXPECT_NEAR(used, 100, 5) << "node-seconds";
-  EXPECT_EQ(Look(allocation).served, 1);
+  EXPECT_EQ(Look(allocation).served, 2) << "the failed run, and the next one";
   Restart();
   Pass(absl::Seconds(2));
   EXPECT_NEAR(Look(usage), used, 7.5) << "of an allocation that is held";
-  EXPECT_EQ(Look(allocation).served, 1);
+  EXPECT_EQ(Look(allocation).served, 2);
 }
 
 TEST_F(SteppedTest, AFailedCommitDoesNotForgetWhichWorkerHasAnAttempt) {

@@ -173,6 +173,8 @@ TEST(LifecycleOnClusters, WorkersThatLeaveWhenTheirTimeIsUpMeanATimeout) {
   w.Sync(w.job, {ended}, "life-1", true);
   w.Job(w.job, JobState::kCompleted);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kTimeout);
+  EXPECT_THAT(w.study(w.id).runs[0].message,
+              HasSubstr("its time limit of 1:00:00 was reached; raise resources.time"));
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kFailed) << "a new allocation would not give it more time";
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "server/core/accounting.h"
+#include "server/core/coordinator.h"
+#include "server/core/outcome.h"
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -80,6 +82,31 @@ TEST(Lifecycle, WhatAFrameworkTrainedWithIsPartOfProvenanceAndFingerprint) {
   EXPECT_NE(TrainedWith("native/ddp", {}).second, old.second);
 }
 
+TEST(Lifecycle, TheCodeOfAProgramIsPartOfTheProvenanceButNotOfTheFingerprint) {
+  const auto run = [](const std::string& commit) {
+    World w;
+    auto spec = World::Spec({1});
+    (*spec.mutable_fixed()->mutable_fields())["engine"].set_string_value("pytorch/ddp");
+    w.Submit(spec);
+    const std::string job = w.AskedFor();
+    const auto desired = w.Sync(job);
+    const std::string& token = desired.attempts(0).token();
+    auto running = World::Running(token);
+    running.mutable_code()->add_files()->set_path("/home/ada/train.py");
+    running.mutable_code()->set_git_commit(commit);
+    w.Sync(job, {running});
+    EXPECT_EQ(CodeOfProvenance(w.fx.batch.provenance.back().json)->git_commit(), commit);
+    w.Report(token, 0, 0, 10, true);
+    auto ended = World::Ended(token);
+    *ended.mutable_code() = running.code();
+    ended.mutable_code()->set_git_dirty(true);
+    w.Sync(job, {ended});
+    EXPECT_TRUE(CodeOfProvenance(w.fx.batch.provenance.back().json)->git_dirty());
+    return w.fx.batch.summaries.at(0).fingerprint;
+  };
+  EXPECT_EQ(run("abcd"), run("ef01"));
+}
+
 // A node with GPUs also runs programs that train on its CPU.
 TEST(Lifecycle, RunsOnDifferentDevicesAreNeverOnOneCurve) {
   const auto gpu = TrainedWith("native/ddp", {{"device", "NVIDIA H100 80GB HBM3"}});
@@ -88,8 +115,8 @@ TEST(Lifecycle, RunsOnDifferentDevicesAreNeverOnOneCurve) {
   EXPECT_NE(TrainedWith("native/ddp", {{"device", "AMD EPYC 9654"}}).second, gpu.second);
 }
 
-// The worker's software is that of scalelab-trainer. It learns it after its first report, and a program of the user's own does
-// not run it.
+// The worker reports the software of scalelab-trainer, which it detects only after its first report. A custom
+// program does not use this software.
 TEST(Lifecycle, SoftwareThatTheEngineDoesNotRunIsNotPartOfTheFingerprint) {
   const auto fingerprint = [](const std::string& engine, bool known) {
     World w;
@@ -224,13 +251,23 @@ TEST(Lifecycle, ASilentWorkersRunIsNotTriedAgainBeforeItsAllocationIsOver) {
   OneRun w;
   w.After(60);
   EXPECT_TRUE(w.Cancelled(w.job));
-  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);  // its processes may live
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);  // its processes may still be alive
   EXPECT_EQ(w.AskedFor(), "");
   w.Job(w.job, JobState::kCancelled);
   EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kQueued);
   EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
   w.After(1);
   EXPECT_NE(w.AskedFor(), "");
+}
+
+TEST(Lifecycle, ASilentWorkerIsLostAfter15MinutesByDefault) {
+  EXPECT_EQ(CoordinatorOptions().worker_timeout, absl::Minutes(15));
+  OneRun w;
+  w.lifecycle.Configure(Policy(), LifecycleOptions().worker_timeout);
+  w.After(15 * 60 - 1);
+  EXPECT_FALSE(w.Cancelled(w.job));
+  w.After(2);
+  EXPECT_TRUE(w.Cancelled(w.job));
 }
 
 TEST(Lifecycle, ASilentWorkersJobThatSomebodyElseHadCancelledIsNotOurs) {
@@ -370,7 +407,7 @@ TEST(Lifecycle, AJobTheSchedulerForgotBeforeItBeganIsAskedForAgain) {
   EXPECT_TRUE(w.Asked(job));
 }
 
-// Polls a job that the scheduler accepts and does not list for an hour. Returns the times of the submits.
+// For an hour, polls a job that the scheduler accepts but does not list. Returns the times of the submits.
 std::vector<db::Micros> SubmitsOfAForgottenJob(World& w, const std::string& job, size_t most) {
   std::vector<db::Micros> submits;
   const auto accept = [&] {
@@ -901,7 +938,7 @@ TEST(RequestIds, OfTwoOwnersNeverCollide) {
 
 // A study waits for an allocation although its owner may have no more pending jobs; its last one has failed.
 TEST(Lifecycle, AClockThatIsSetBackMovesTheNextTryOfAWaitingStudy) {
-  for (const bool known : {false, true}) {  // does the coordinator notice the change?
+  for (const bool known : {false, true}) {  // whether the coordinator detects the change of the clock
     World w;
     const int64_t id = w.Submit(World::Spec({1}));
     const std::string first = w.AskedFor();

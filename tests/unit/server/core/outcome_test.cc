@@ -25,6 +25,26 @@ v1::SynchronizeRequest::AttemptStatus Exit(int status) {
   return s;
 }
 
+TEST(Provenance, HasTheCodeOfAProgram) {
+  v1::CodeSnapshot code;
+  auto& file = *code.add_files();
+  file.set_path("/home/ada/train.py");
+  file.set_sha256("1234");
+  code.set_git_root("/home/ada");
+  code.set_git_commit("abcd");
+  code.set_git_dirty(false);
+  const std::string json = ProvenanceJson(std::vector<v1::NodeInfo>(2), {}, code);
+  const auto read = CodeOfProvenance(json);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->SerializeAsString(), code.SerializeAsString()) << json;
+  EXPECT_TRUE(read->has_git_dirty()) << "that there are no changes is known";
+  EXPECT_EQ(NodesOfProvenance(json).size(), 2u);
+  EXPECT_FALSE(CodeOfProvenance(ProvenanceJson(std::vector<v1::NodeInfo>(1))).has_value());
+  for (const char* other : {"", "{}", "[]", "[1]", R"([{"code":1}])"}) {
+    EXPECT_FALSE(CodeOfProvenance(other).has_value()) << other;
+  }
+}
+
 TEST(Judge, AllRanksFinishedWithEqualParametersIsSuccess) {
   const Outcome outcome = Judge({Rank(0, true), Rank(1, true)}, Exit(0));
   EXPECT_EQ(outcome.state, db::AttemptState::kSucceeded);

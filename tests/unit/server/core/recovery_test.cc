@@ -1,4 +1,4 @@
-// The end of attempts whose workers are gone: the rest of their event files decides.
+// Tests of attempts whose workers have ended. The rest of the event files determines how the attempts end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -259,7 +259,7 @@ TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
   part.next_rank = 1;
   w.lifecycle.EventsRead(first.token, first.number, part, w.now, w.fx);
   EXPECT_THAT(w.fx.read, SizeIs(9));
-  // The others hang: the last three get their turn when these are given up.
+  // The other reads hang. The last three are made when those are given up.
   w.After(61);
   EXPECT_THAT(w.fx.read, SizeIs(12));
   w.After(61);
@@ -306,7 +306,8 @@ TEST(Recovery, KnowsTheHardwareAndSoftwareOfTheAttempt) {
   request.set_node("node-0");
   request.set_instance("life-1");
   request.mutable_info()->set_cpu_model("EPYC");
-  *request.add_attempts() = World::Running(w.token);
+  auto& running = *request.add_attempts() = World::Running(w.token);
+  running.mutable_code()->add_files()->set_path("/home/ada/train.py");
   ASSERT_TRUE(w.lifecycle.Observe(w.job, request, w.now, w.fx).ok());
   ASSERT_THAT(w.fx.batch.provenance, SizeIs(1)) << "it is stored when it becomes known";
   EXPECT_THAT(w.fx.batch.provenance[0].json, HasSubstr("EPYC"));
@@ -317,6 +318,7 @@ TEST(Recovery, KnowsTheHardwareAndSoftwareOfTheAttempt) {
   w.Answer(read, std::move(part));
   EXPECT_THAT(w.fx.batch.provenance.back().json, HasSubstr("EPYC"));
   EXPECT_THAT(w.fx.batch.provenance.back().json, HasSubstr("pytorch 1.13.1"));
+  EXPECT_THAT(w.fx.batch.provenance.back().json, HasSubstr("/home/ada/train.py"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,34 @@
 
 namespace scalelab::server {
 
+// Expects that the allocations of each study are those of the state, with correct counts.
+inline void ExpectCounted(const State& state) {
+  for (const auto& [id, study] : state.studies) {
+    std::set<int64_t> ids, runs;
+    size_t serving = 0, holding = 0;
+    for (const auto& [allocation_id, allocation] : state.allocations) {
+      if (allocation->row.study_id != id) continue;
+      ids.insert(allocation_id);
+      runs.insert(allocation->row.run_id);
+      if (Serves(*allocation)) ++serving;
+      if (Holds(*allocation)) ++holding;
+    }
+    EXPECT_EQ(std::set<int64_t>(study->allocations.begin(), study->allocations.end()), ids);
+    EXPECT_EQ(study->allocations.serving(), serving);
+    EXPECT_EQ(study->allocations.holding(), holding);
+    std::set<int> unallocated;
+    for (const db::RunRow& run : study->runs) {
+      const bool own = study->spec.allocation() == v1::StudySpec::PER_RUN;
+      if (own && run.state == db::RunState::kQueued && !runs.contains(run.id))
+        unallocated.insert(run.position);
+    }
+    EXPECT_EQ(study->unallocated, unallocated);
+  }
+}
+
 class World {
  public:
+  ~World() { ExpectCounted(state); }
   explicit World(bool read_events = false, bool runs_by_owner = false, bool assess = false)
       : read_events_(read_events), runs_by_owner_(runs_by_owner), assess_(assess) {}
 
@@ -110,7 +137,7 @@ class World {
   std::string AllocationOf(int64_t attempt_id) const {
     return state.allocation(state.attempt(attempt_id)->row.allocation_id)->row.token;
   }
-  // The same, sent by a worker of any allocation.
+  // Like the function above, but a worker of any allocation sends the part.
   v1::ReportEventsResponse::Stream ReportFrom(const std::string& allocation, const std::string& token,
                                               int rank, int64_t begin, int64_t end, bool finish = false,
                                               const std::string& hash = "h") {
@@ -145,10 +172,10 @@ class World {
   State state;
   Effects fx;
   db::Micros now = 1'000'000'000;
-  absl::Time ends_at = absl::InfiniteFuture();  // of jobs that Job() tells of
+  absl::Time ends_at = absl::InfiniteFuture();  // end of the time limit in reports of Job()
   int queue_limit = 0;                          // of the workers
-  std::string node_prefix = "node-";            // of the names of nodes, before their index
-  v1::NodeInfo info;                            // of the workers' nodes
+  std::string node_prefix = "node-";            // the part of node names before the index
+  v1::NodeInfo info;                            // facts about the workers' nodes
 
  private:
   static Status Make(const std::string& token, Status::State state) {

@@ -1,14 +1,18 @@
 #include "server/readers/log_reader.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "absl/strings/str_cat.h"
 
@@ -94,8 +98,13 @@ TEST_F(LogReaderTest, ASymlinkInPlaceOfTheDirectoryIsRefused) {
 }
 
 TEST_F(LogReaderTest, AFifoIsRefusedAndDoesNotBlock) {
-  ASSERT_EQ(mkfifo((directory_ + "/rank-0.out").c_str(), 0600), 0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(Read().status()));
+  const std::string fifo = directory_ + "/rank-0.out";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  auto read = std::async(std::launch::async, [this] { return Read().status(); });
+  const bool answered = read.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  EXPECT_TRUE(answered);
+  if (!answered) close(open(fifo.c_str(), O_WRONLY | O_NONBLOCK));  // ends the wait of the reader
+  EXPECT_TRUE(absl::IsFailedPrecondition(read.get()));
 }
 
 TEST_F(LogReaderTest, ADirectoryAndADeviceAreRefused) {

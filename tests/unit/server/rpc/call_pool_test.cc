@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 
@@ -51,7 +52,7 @@ TEST(CallPool, StopsWhileAThreadIsBlockedAndRefusesTheRest) {
   EXPECT_TRUE(absl::IsUnavailable(queued)) << queued;
   pool->Run([&](absl::Status status) { late = status; });
   EXPECT_TRUE(absl::IsUnavailable(late)) << late;
-  pool.reset();  // the blocked thread uses what it shares with the pool
+  pool.reset();  // the blocked thread still uses the state that it shares with the pool
   release->set_value();
   ended.get_future().wait();
 }
@@ -75,7 +76,7 @@ TEST(CallPool, WorksOnOneSubjectBlockOneThreadOnly) {
         release.WaitForNotification();
         ended.DecrementCount();
       },
-      "a");
+      {"a", ""});
   started.WaitForNotification();
   for (int i = 0; i < 20; ++i) {
     pool.Run(
@@ -88,13 +89,43 @@ TEST(CallPool, WorksOnOneSubjectBlockOneThreadOnly) {
           release.WaitForNotification();
           ended.DecrementCount();
         },
-        "a");
+        {"a", ""});
   }
   EXPECT_EQ(refused, 16) << "four wait";
-  pool.Run([&](const absl::Status&) { other.Notify(); }, "b");
+  pool.Run([&](const absl::Status&) { other.Notify(); }, {"b", ""});
   EXPECT_TRUE(other.WaitForNotificationWithTimeout(absl::Seconds(20)));
   release.Notify();
   ended.Wait();
+}
+
+TEST(CallPool, WorksOnOneFilesystemTakeHalfOfTheThreadsAndOfTheQueue) {
+  absl::Notification release, elsewhere;
+  absl::BlockingCounter both_began(2);
+  std::atomic<int> began = 0, ended = 0;
+  int refused = 0;
+  CallPool pool("reads", 4, 64);
+  for (int i = 0; i < 50; ++i) {
+    pool.Run(
+        [&](const absl::Status& status) {
+          if (!status.ok()) {
+            EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+            ++refused;
+            return;
+          }
+          if (++began <= 2) both_began.DecrementCount();
+          release.WaitForNotification();
+          ++ended;
+        },
+        {absl::StrCat("run ", i), "nfs"});
+    if (i == 1) both_began.Wait();
+  }
+  EXPECT_EQ(refused, 50 - 2 - 32) << "two run and half of the queue waits";
+  pool.Run([&](const absl::Status&) { elsewhere.Notify(); }, {"run 50", "disk"});
+  EXPECT_TRUE(elsewhere.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_EQ(began, 2);
+  release.Notify();
+  EXPECT_TRUE(pool.Stop(absl::InfiniteDuration()));
+  EXPECT_EQ(ended, 34);
 }
 
 // A pool of one thread, which is busy until Release.
@@ -107,7 +138,7 @@ class BusyPool : public testing::Test {
     });
     started_.WaitForNotification();
   }
-  // Adds a work that notes its name.
+  // Adds a work that records its name.
   absl::Status Run(const std::string& client, const std::string& name, const std::string& subject = "") {
     absl::Status result;
     pool_.Run(
@@ -117,7 +148,7 @@ class BusyPool : public testing::Test {
           else
             result = status;
         },
-        subject, client);
+        {subject, ""}, client);
     return result;
   }
   void Release() {
@@ -158,13 +189,13 @@ TEST(CallPool, AClientWhoseSubjectIsBusyMissesItsTurn) {
         started.Notify();
         release.WaitForNotification();
       },
-      "disk", "ann");
+      {"disk", ""}, "ann");
   started.WaitForNotification();
   std::atomic<bool> blocked_ran = false;
   absl::Notification others;
-  pool.Run([&](const absl::Status&) { blocked_ran = true; }, "disk", "ann");
-  pool.Run([&](const absl::Status&) {}, "", "bob");
-  pool.Run([&](const absl::Status&) { others.Notify(); }, "", "ann");
+  pool.Run([&](const absl::Status&) { blocked_ran = true; }, {"disk", ""}, "ann");
+  pool.Run([&](const absl::Status&) {}, {}, "bob");
+  pool.Run([&](const absl::Status&) { others.Notify(); }, {}, "ann");
   EXPECT_TRUE(others.WaitForNotificationWithTimeout(absl::Seconds(20)));
   EXPECT_FALSE(blocked_ran);
   release.Notify();

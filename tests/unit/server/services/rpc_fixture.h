@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <future>
 #include <limits>
+#include <new>
 #include <thread>
 
 #include "db/sqlite_store.h"
@@ -70,6 +71,8 @@ class WatchedStore final : public ForwardingStore {
     absl::MutexLock lock(&mutex_);
     return waiting_;
   }
+  // Lets reads fail like an allocation for which there is no memory.
+  void RunOutOfMemory(bool on) { out_of_memory_ = on; }
   void FailCommits(bool fail) { fail_commits_ = fail; }
   absl::Status Commit(const db::WriteBatch& batch) override {
     return fail_commits_ ? absl::UnavailableError("the disk is full") : ForwardingStore::Commit(batch);
@@ -89,6 +92,7 @@ class WatchedStore final : public ForwardingStore {
 
  private:
   void BeforeRead() override {
+    if (out_of_memory_) throw std::bad_alloc();
     absl::MutexLock lock(&mutex_);
     if (std::this_thread::get_id() == core_) ++reads_on_core_;
     ++waiting_;
@@ -99,7 +103,7 @@ class WatchedStore final : public ForwardingStore {
     ++reads_;
   }
 
-  std::atomic<bool> fail_commits_ = false;
+  std::atomic<bool> fail_commits_ = false, out_of_memory_ = false;
   absl::Mutex mutex_;
   int may_pass_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<int>::max();
   int reads_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,9 +1,14 @@
-// Tests of what one caller cannot do to others: blocked reads, large requests, many watches, names.
+// Tests that one caller cannot disturb others: blocked reads, large requests, many watches, names.
 #include <grpcpp/support/channel_arguments.h>
 
+#include <fstream>
+
 #include "absl/synchronization/notification.h"
+#include "proto/status.h"
 #include "scalelab/v1/result.grpc.pb.h"
+#include "server/curves/study_curve.h"
 #include "server/identity/secrets.h"
+#include "tests/contract/store_fixture.h"
 #include "tests/fakes/hanging_directory.h"
 #include "tests/fakes/wall_clock.h"
 #include "tests/unit/server/services/rpc_fixture.h"
@@ -41,6 +46,31 @@ class RpcLimitsTest : public RpcServerTest {
     request.set_owner(owner);
     request.set_request_id(request_id);
     return request;
+  }
+  // Stores a final study whose runs have an attempt in each of the directories. The first run is runs/100.
+  void StoreAttemptsIn(const std::vector<std::string>& directories) {
+    db::WriteBatch batch;
+    batch.studies = {db::AStudy(100)};
+    batch.studies[0].state = db::StudyState::kSucceeded;
+    batch.cells = {db::ACell(100, 100)};
+    for (size_t i = 0; i < directories.size(); ++i) {
+      const auto id = static_cast<int64_t>(100 + i);
+      batch.runs.push_back(db::ARun(id, 100, 100));
+      batch.runs.back().state = db::RunState::kSucceeded;
+      batch.attempts.push_back(db::AnAttempt(id, id));
+      batch.attempts.back().state = db::AttemptState::kSucceeded;
+      batch.attempts.back().directory = directories[i];
+    }
+    ASSERT_TRUE(store_->Commit(batch).ok());
+  }
+  grpc::Status ReadLog(int run, std::string* text) {
+    v1::ReadRunLogRequest request;
+    request.set_name(absl::StrCat("runs/", run));
+    auto context = Context();
+    v1::ReadRunLogResponse response;
+    auto reader = v1::RunService::NewStub(Unix())->ReadRunLog(context.get(), request);
+    while (reader->Read(&response)) *text += response.data();
+    return reader->Finish();
   }
   // Stores an attempt of run 1 with `keys` metrics of `points` points.
   void StorePoints(int keys, int points) {
@@ -94,6 +124,35 @@ TEST_F(RpcLimitsTest, ManyBlockedReadsDelayNeitherTheCoreNorOtherCalls) {
   for (auto& call : blocked) EXPECT_TRUE(call.get().ok());
 }
 
+TEST_F(RpcLimitsTest, OneConnectionCarries256CallsAtATime) {
+  store_->HoldAfter(0);
+  constexpr int kCalls = 300;
+  struct Call {
+    std::unique_ptr<grpc::ClientContext> context;
+    v1::ListStudiesResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::ListStudiesResponse>> reader;
+  };
+  std::vector<Call> calls(kCalls);
+  grpc::CompletionQueue queue;
+  const auto stub = v1::StudyService::NewStub(Unix());
+  for (Call& call : calls) {
+    call.context = Context();
+    call.reader = stub->AsyncListStudies(call.context.get(), {}, &queue);
+    call.reader->Finish(&call.response, &call.status, &call);
+  }
+  EXPECT_TRUE(Eventually([&] { return Queued("reads") == 252; }))
+      << Queued("reads") << ", and 4 are in progress";
+  store_->Release();
+  void* tag = nullptr;
+  bool ok = false;
+  for (int i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.Next(&tag, &ok));
+  // A queue of the server would refuse 300 calls of one user; the client's gRPC has held back the last ones.
+  for (const Call& call : calls) EXPECT_TRUE(call.status.ok()) << call.status.error_message();
+  queue.Shutdown();
+  EXPECT_FALSE(queue.Next(&tag, &ok));
+}
+
 TEST_F(RpcLimitsTest, LargeRequestsOfOneUserLeaveRoomForAnother) {
   for (const char* user : {"alice", "bob"}) {
     db::TokenRow row;
@@ -138,14 +197,8 @@ TEST_F(RpcLimitsTest, LogsThatHangDelayNoSubmission) {
   std::vector<std::future<void>> logs;
   for (int run = 1; run <= 12; ++run) {
     logs.push_back(std::async(std::launch::async, [this, run] {
-      v1::ReadRunLogRequest request;
-      request.set_name(absl::StrCat("runs/", run));
-      auto context = Context();
-      v1::ReadRunLogResponse response;
-      auto reader = v1::RunService::NewStub(Unix())->ReadRunLog(context.get(), request);
-      while (reader->Read(&response)) {
-      }
-      (void)reader->Finish();
+      std::string text;
+      (void)ReadLog(run, &text);
     }));
   }
   ASSERT_TRUE(Eventually([&] { return store_->held() == 8; })) << "as many as the pool has threads";
@@ -162,6 +215,35 @@ TEST_F(RpcLimitsTest, LogsThatHangDelayNoSubmission) {
   for (auto& log : logs) log.get();
 }
 
+TEST_F(RpcLimitsTest, LogsOnAFilesystemThatHangsDelayNoLogElsewhere) {
+  constexpr int kLogs = 12;
+  const std::string dead = directory_ + "/dead", sound = directory_ + "/sound";
+  std::filesystem::create_directory(dead);
+  std::filesystem::create_directory(sound);
+  std::ofstream(sound + "/rank-0.out") << "hello";
+  std::vector<std::string> directories;
+  for (int i = 0; i < kLogs; ++i) directories.push_back(absl::StrCat(dead, "/", i));
+  directories.push_back(sound);
+  StoreAttemptsIn(directories);
+  auto hanging = HangingDirectory::Mount(dead);
+  if (!hanging.ok()) GTEST_SKIP() << hanging.status();
+  std::vector<std::future<grpc::Status>> blocked;
+  for (int run = 100; run < 100 + kLogs; ++run) {
+    blocked.push_back(std::async(std::launch::async, [this, run] {
+      std::string text;
+      return ReadLog(run, &text);
+    }));
+  }
+  EXPECT_TRUE(Eventually([&] { return (*hanging)->blocks() && Queued("logs") == kLogs - 4; }))
+      << Queued("logs") << " wait: half of the 8 threads may read one filesystem";
+  std::string text;
+  const grpc::Status read = ReadLog(100 + kLogs, &text);
+  EXPECT_TRUE(read.ok()) << read.error_message();
+  EXPECT_EQ(text, "hello");
+  hanging->reset();
+  for (auto& log : blocked) (void)log.get();
+}
+
 TEST_F(RpcLimitsTest, ADataSetOnAFilesystemThatHangsDelaysNoOtherStudy) {
   const std::string data = directory_ + "/data";
   std::filesystem::create_directory(data);
@@ -175,7 +257,18 @@ TEST_F(RpcLimitsTest, ADataSetOnAFilesystemThatHangsDelaysNoOtherStudy) {
   fixed["data_dir"].set_string_value(data + "/cifar");
   v1::PlanStudyRequest plan;
   *plan.mutable_spec() = request.spec();
+  v1::PlanStudyRequest elsewhere = plan;
+  (*elsewhere.mutable_spec()->mutable_fixed()->mutable_fields())["data_dir"].set_string_value(directory_);
   std::vector<std::future<grpc::Status>> blocked;
+  // As many as the pool has threads. More than 16 large requests of one user would be refused.
+  for (int i = 0; i < 8; ++i) {
+    blocked.push_back(std::async(std::launch::async, [this, request, i, &data]() mutable {
+      (*request.mutable_spec()->mutable_fixed()->mutable_fields())["data_dir"].set_string_value(
+          absl::StrCat(data, "/", i));
+      v1::CreateStudyResponse created;
+      return Create(request, &created);
+    }));
+  }
   for (int i = 0; i < 3; ++i) {
     blocked.push_back(std::async(std::launch::async, [&] {
       v1::CreateStudyResponse created;
@@ -188,6 +281,11 @@ TEST_F(RpcLimitsTest, ADataSetOnAFilesystemThatHangsDelaysNoOtherStudy) {
   }
   ASSERT_TRUE(Eventually([&] { return (*hanging)->blocks(); }));
   for (int i = 0; i < 10; ++i) Submit();
+  v1::PlanStudyResponse planned;
+  const grpc::Status answered =
+      v1::StudyService::NewStub(Unix())->PlanStudy(Context().get(), elsewhere, &planned);
+  EXPECT_EQ(answered.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << answered.error_message();
+  EXPECT_THAT(answered.error_message(), HasSubstr(directory_));
   hanging->reset();
   for (auto& call : blocked) {
     const grpc::Status status = call.get();
@@ -254,6 +352,70 @@ TEST_F(RpcLimitsTest, ARequestIdOfAnotherSpecificationIsRefused) {
   other.mutable_spec()->set_repeats(2);
   EXPECT_EQ(Create(other, &created).error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_TRUE(Create(Creation("bob", "id"), &created).ok()) << "request ids belong to owners";
+}
+
+TEST_F(RpcLimitsTest, ACallThatNeedsTooMuchMemoryFailsAndTheServiceLives) {
+  StorePoints(1, 10);
+  store_->RunOutOfMemory(true);
+  const auto expect_refused = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    EXPECT_EQ(ReasonOf(FromGrpc(status)), "OUT_OF_MEMORY");
+    EXPECT_THAT(status.error_message(), HasSubstr("too little memory"));
+  };
+  {
+    SCOPED_TRACE("a call whose work gives its status");
+    expect_refused(List(Unix()));
+  }
+  {
+    SCOPED_TRACE("a call that continues on another thread");
+    v1::CancelRunRequest request;
+    request.set_name("runs/1");
+    v1::CancelRunResponse response;
+    expect_refused(v1::RunService::NewStub(Unix())->CancelRun(Context().get(), request, &response));
+  }
+  {
+    SCOPED_TRACE("a stream");
+    v1::ReadPointsRequest request;
+    request.set_run("runs/1");
+    auto context = Context();
+    v1::ReadPointsResponse response;
+    const auto reader = v1::ResultService::NewStub(Unix())->ReadPoints(context.get(), request);
+    EXPECT_FALSE(reader->Read(&response));
+    expect_refused(reader->Finish());
+  }
+  {
+    SCOPED_TRACE("a stream whose first step finds a filesystem");
+    std::string text;
+    expect_refused(ReadLog(1, &text));
+  }
+  {
+    SCOPED_TRACE("a watch");
+    v1::WatchStudyRequest request;
+    request.set_name("studies/1");
+    auto context = Context();
+    v1::WatchStudyResponse response;
+    const auto reader = v1::StudyService::NewStub(Unix())->WatchStudy(context.get(), request);
+    EXPECT_FALSE(reader->Read(&response));
+    expect_refused(reader->Finish());
+  }
+  store_->RunOutOfMemory(false);
+  EXPECT_TRUE(List(Unix()).ok());
+}
+
+TEST_F(RpcLimitsTest, ACurveThatNobodyWaitsForIsNotComputed) {
+  StorePoints(1, 10);
+  const auto study = store_->GetStudy(1);
+  ASSERT_TRUE(study.ok()) << study.status();
+  // The question is asked after the rows of the study are read, and again after the points are read.
+  for (const int over_at : {1, 2, 3}) {
+    int asked = 0;
+    v1::GetCurveResponse curve;
+    const absl::Status made = MakeStudyCurve(
+        *store_, *study, /*factors=*/true, [&] { return ++asked >= over_at; }, &curve);
+    EXPECT_EQ(asked, std::min(over_at, 2));
+    EXPECT_EQ(made.code(), over_at < 3 ? absl::StatusCode::kCancelled : absl::StatusCode::kOk) << made;
+    EXPECT_EQ(curve.study(), over_at < 3 ? "" : "studies/1");
+  }
 }
 
 TEST_F(RpcLimitsTest, OwnersAndRequestIdsAreShortAndHaveSafeCharacters) {
@@ -416,7 +578,7 @@ TEST_F(RpcLimitsTest, TheHealthCheckReportsThatNoCallsOfWorkersAreTaken) {
   RpcServerOptions options = Options();
   options.stuck_after = absl::Milliseconds(200);
   Serve(options);
-  // The threads note once a second that they take calls; until then they seem to have stopped.
+  // The threads record once a second that they handle calls. Until then, they seem to be blocked.
   EXPECT_TRUE(Eventually([&] {
     clock_.seconds += 3600;
     return rpc_->problem() == "worker_calls";
@@ -486,7 +648,8 @@ TEST_F(RpcLimitsTest, ReportsOfManyWorkersAreReadAFewAtATime) {
     std::unique_ptr<grpc::ClientContext> context;
     std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
   };
-  // Each call has a connection of its own; its message is written when the server has taken it.
+  // Each call has its own connection. The write of its message completes when the server has
+  // read the message.
   grpc::CompletionQueue queue;
   grpc::ChannelArguments own;
   own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -257,7 +257,10 @@ TEST_F(RpcServerTest, ARunShowsItsFingerprintAndItsNodes) {
   node.set_cpu_model("EPYC");
   node.add_gpus("H200");
   (*node.mutable_software())["libtorch"] = "1.13.1";
-  batch.provenance.push_back({7, ProvenanceJson({node})});
+  v1::CodeSnapshot code;
+  code.add_files()->set_path("/home/ada/train.py");
+  code.set_git_commit("abcd");
+  batch.provenance.push_back({7, ProvenanceJson({node}, {}, code)});
   db::RunSummary summary;
   summary.run_id = 1;
   summary.attempt_id = 7;
@@ -271,6 +274,7 @@ TEST_F(RpcServerTest, ARunShowsItsFingerprintAndItsNodes) {
   ASSERT_EQ(got.run().attempts_size(), 1);
   ASSERT_EQ(got.run().attempts(0).node_infos_size(), 1);
   EXPECT_EQ(got.run().attempts(0).node_infos(0).gpus(0), "H200");
+  EXPECT_EQ(got.run().attempts(0).code().git_commit(), "abcd");
   EXPECT_EQ(got.run().attempts(0).node_infos(0).software().at("libtorch"), "1.13.1");
   EXPECT_EQ(got.run().fingerprint(), "a1b2");
   v1::ListRunsRequest list;

@@ -1,0 +1,99 @@
+"""Tests the rules of deploy/lint for folders, names of files and subjects of commits, in a temporary repository. Programs such as
+clang-format are replaced."""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+import fixture
+
+DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "deploy")
+PROGRAMS = ("bash", "dirname", "env", "git", "grep", "mktemp", "nproc", "python3", "readlink", "rm", "sed", "sort", "tr", "uniq", "xargs")
+
+
+@unittest.skipUnless(all(shutil.which(program) for program in PROGRAMS), "git is missing")
+class Rules(fixture.InDirectory):
+    def setUp(self):
+        super().setUp()
+        for folder in ("bin", "top", "top/deploy", "top/db", "top/db/docs"):
+            os.mkdir(self.path(folder))
+        for program in PROGRAMS:
+            os.symlink(sys.executable if program == "python3" else shutil.which(program), self.path(f"bin/{program}"))
+        for file in ("lint", "phase.sh", "named_files.py"):
+            shutil.copy(os.path.join(DEPLOY, file), self.path("top/deploy"))
+        self.write("top/db/store.h", "")
+        self.environment = {"PATH": self.path("bin"), "HOME": self.dir, "GIT_CONFIG_NOSYSTEM": "1"}
+        self.git("init", "--quiet")
+        self.git("config", "user.name", "Test")
+        self.git("config", "user.email", "test@example.org")
+
+    def git(self, *arguments):
+        subprocess.run(["git", *arguments], cwd=self.path("top"), env=self.environment, check=True, timeout=60)
+
+    def commit(self, subject):
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "-m", subject)
+
+    def lint(self, *arguments):
+        """Returns the exit status, the lines of the output that are not about phases, and those that are."""
+        done = subprocess.run([self.path("top/deploy/lint"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60, check=False, env=self.environment)
+        lines = done.stdout.splitlines()
+        phases = [line for line in lines if line.startswith(("==>", "    "))]
+        return done.returncode, [line for line in lines if line not in phases], phases
+
+    def test_a_tree_that_keeps_the_rules_is_clean(self):
+        for i in range(39):
+            self.write(f"top/db/{i}.cc", "")
+        self.write("top/README.md", "`db/store.h`, /etc/db/other.h, $HOME/db/other.h, db/*.h, db/docs/, other/file.h and db/store.h.\n")
+        self.write("top/db/README.md", "store.h and docs/page.md\n")
+        self.write("top/db/docs/page.md", "See ../store.h.\n")
+        self.write("top/db/1.cc", '#include "db/generated.h"\nopen("db/other.h");  // see db/store.h:12\n')
+        self.write("top/CHANGELOG.md", "Renamed db/old.h.\n")
+        self.commit("Begin " + "x" * 100)
+        self.commit("ä" * 72)
+        self.assertEqual(self.lint()[:2], (0, ["lint: clean"]))
+
+    def test_a_folder_with_41_files_is_found(self):
+        for i in range(40):
+            self.write(f"top/db/{i}.cc", "")
+        self.commit("Begin")
+        self.assertEqual(self.lint()[:2], (1, ["db: 41 .h and .cc files; move some to a folder of their own, at most 40 are allowed",
+                                               "lint: 1 findings"]))
+        os.remove(self.path("top/db/39.cc"))
+        self.assertEqual(self.lint()[0], 0)
+
+    def test_names_of_files_that_do_not_exist_are_found(self):
+        self.write("top/README.md", "One\n[text](db/gone.md), `db/store.cc`.\n")
+        self.write("top/db/store.h", "int a;  // as db/gone.cc does\n")
+        gone = "gone.sh"  # the rule applies to this file, too
+        self.write("top/deploy/run.sh", f"echo db/output.txt  # like deploy/{gone}\n")
+        self.assertEqual(self.lint()[:2], (1, ["README.md:2: there is no file db/gone.md", "README.md:2: there is no file db/store.cc",
+                                               "db/store.h:1: there is no file db/gone.cc",
+                                               "deploy/run.sh:1: there is no file deploy/gone.sh", "lint: 4 findings"]))
+
+    def test_long_subjects_since_the_base_are_found(self):
+        self.commit("Begin")
+        base = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=self.path("top"), env=self.environment, text=True).strip()
+        self.commit("x" * 73)
+        self.git("checkout", "--quiet", "-b", "side", base)
+        self.commit("Go another way")
+        self.git("merge", "--quiet", "-m", "y" * 80, "-")
+        self.commit("z" * 72)
+        self.assertEqual(self.lint()[:2], (0, ["lint: clean"]))
+        for arguments in (["--since", base], []):
+            status, findings, _ = self.lint(*arguments)
+            self.assertEqual((status, len(findings)), (1, 2), findings)
+            self.assertRegex(findings[0], "^commit [0-9a-f]+: the subject has 73 characters; at most 72 are allowed$")
+            self.git("update-ref", "refs/remotes/origin/main", base)
+
+    def test_a_clone_without_the_base_skips_the_subjects(self):
+        self.commit("x" * 100)
+        status, findings, phases = self.lint()
+        self.assertEqual((status, findings), (0, ["lint: clean"]))
+        self.assertIn("    skipped: this clone does not have the commit to compare with", phases)
+
+
+if __name__ == "__main__":
+    unittest.main()
