@@ -168,16 +168,15 @@ TEST_F(RpcLimitsTest, LargeRequestsOfOneUserLeaveRoomForAnother) {
   curve.set_study("studies/1");
   std::vector<std::future<void>> of_alice;
   std::atomic<int> refused = 0;
-  for (int i = 0; i < 70; ++i) {
-    of_alice.push_back(std::async(std::launch::async, [&] {
-      v1::GetCurveResponse response;
-      const auto status =
-          v1::ResultService::NewStub(Tcp())->GetCurve(Context("alice").get(), curve, &response);
-      refused += status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
-    }));
-  }
-  // Two are in progress.
-  ASSERT_TRUE(Eventually([&] { return Queued("heavy") + refused + 2 == 70; })) << refused;
+  const auto call = [&] {
+    v1::GetCurveResponse response;
+    const auto status = v1::ResultService::NewStub(Tcp())->GetCurve(Context("alice").get(), curve, &response);
+    refused += status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+  };
+  for (int i = 0; i < 2; ++i) of_alice.push_back(std::async(std::launch::async, call));
+  ASSERT_TRUE(Eventually([&] { return store_->held() == 2; })) << "the pool has two threads";
+  for (int i = 0; i < 68; ++i) of_alice.push_back(std::async(std::launch::async, call));
+  ASSERT_TRUE(Eventually([&] { return Queued("heavy") + refused == 68; })) << refused;
   EXPECT_EQ(Queued("heavy"), 16);
   auto of_bob = std::async(std::launch::async, [&] {
     v1::CreateStudyRequest request;
