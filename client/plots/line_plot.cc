@@ -117,8 +117,8 @@ std::string SvgLines(const LinePlot& plot) {
   const double left = std::max(kLeft, 2 * kLinesTitleX + kLinesLetter * static_cast<double>(longest));
   const Box box{left, kLinesTop, kWidth - left - kRight, kLinesHeight};
   const double legend_top = kLinesTop + kLinesHeight + 68;
-  const double lines = static_cast<double>((shown + 1) / 2 + (shown < labels.size() ? 1 : 0));
-  const double height = legend_top + kLinesLegend * lines;
+  const size_t lines = (shown + 1) / 2 + (shown < labels.size() ? 1 : 0);
+  const double height = legend_top + kLinesLegend * static_cast<double>(lines);
   std::string out = absl::StrCat(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
       N(kWidth), "\" height=\"", N(height), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height),
@@ -149,8 +149,9 @@ std::string SvgLines(const LinePlot& plot) {
                     Escaped(line.label), "</title></path>\n");
   }
   for (size_t i = 0; i < shown; ++i) {
+    const size_t row = i / 2;
     const double x = i % 2 == 0 ? kLeft : kWidth / 2,
-                 y = legend_top + kLinesLegend * static_cast<double>(i / 2);
+                 y = legend_top + kLinesLegend * static_cast<double>(row);
     out += Line(x, y, x + 26, y, absl::StrCat(Stroke(i), " stroke-width=\"2\""));
     out += Text(x + 36, y + 4, "legend", Cut(labels[i], kLinesLabelColumns, "…"));
   }

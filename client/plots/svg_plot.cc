@@ -113,8 +113,9 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vect
   out += Text(kLeft, 62, "sub", Cut(Subtitle(curve), kSubtitleColumns, "…"));
   bool ideal = false;
   for (size_t i = 0; i < panels.size(); ++i) {
-    const double x = kLeft + static_cast<double>(i % 2) * (width + kBetween);
-    const double y = kTop + static_cast<double>(i / 2) * (kPanelHeight + kPanelBelow);
+    const size_t row = i / 2, column = i % 2;
+    const double x = kLeft + static_cast<double>(column) * (width + kBetween);
+    const double y = kTop + static_cast<double>(row) * (kPanelHeight + kPanelBelow);
     out += CurvePanel({x, y, width, kPanelHeight}, SeriesOf(curve, panels[i]), panels[i]);
     ideal = ideal || panels[i] == Quantity::kSpeedup || panels[i] == Quantity::kEfficiency;
   }

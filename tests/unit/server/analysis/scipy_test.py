@@ -285,7 +285,7 @@ def check_comparisons(figures):
     for (a, b), pair in zip([(0, 1), (0, 2), (1, 2)], figures["three_studies"]):
         log_ratio, error, df = welch(a, b)
         check_pair(pair, log_ratio, error, df,
-                   lambda t, df=np.floor(df): stats.studentized_range.cdf(t * np.sqrt(2), 3, df))
+                   lambda t, whole=int(df): stats.studentized_range.cdf(t * np.sqrt(2), 3, whole))
 
 
 def check_advice(figures):
