@@ -439,7 +439,8 @@ class StudyReader {
         continue;
       }
       width = true;
-      absl::string_view text = entry->value->kind == YamlNode::kScalar ? entry->value->text : "";
+      absl::string_view text;
+      if (entry->value->kind == YamlNode::kScalar) text = entry->value->text;
       const double scale = absl::ConsumeSuffix(&text, "%") ? 0.01 : 1;
       double share = 0;
       if (ParseNumber(text, &share)) {

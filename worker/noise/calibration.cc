@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/time/clock.h"
 #include "worker/noise/counters.h"
 #include "worker/noise/node_all_reduce.h"
 #include "worker/process/steady_time.h"

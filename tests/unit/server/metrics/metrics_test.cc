@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 
 #include "absl/synchronization/notification.h"
 #include "server/metrics/exporter.h"

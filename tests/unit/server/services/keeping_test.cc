@@ -1,4 +1,6 @@
 // Tests of retention and notifications through the API.
+#include <fstream>
+
 #include "db/outbox/outbox.h"
 #include "db/retention/retention.h"
 #include "proto/status.h"
