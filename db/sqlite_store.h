@@ -20,7 +20,7 @@ struct SqliteOptions {
   // in hundreds of small commits. The WAL is then overwritten from its start, so fsync need not record a growing file.
   int checkpoint_pages = 4096;
   // The rows of a study's curve are kept in memory for a minute if the study has at least this number of
-  // runs. A row takes 140 bytes.
+  // runs. A row takes about 300 bytes.
   int fewest_rows_kept = 10'000;
 };
 

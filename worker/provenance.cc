@@ -98,6 +98,7 @@ void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
   asking_ = true;
   const Command command{{programs_.trainer, "--version"}, environment_, "/", file, ""};
   const auto finish = [this, file, known = std::move(known)] {
+    if (complete_) return;
     TakeVersions(ReadHead(file, kVersionBytes));
     unlink(file.c_str());
     complete_ = true;
@@ -111,7 +112,11 @@ void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
         if (!started.ok()) finish();
       },
       [finish](JobResult) { finish(); });
-  loop_.After(kVersionLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
+  // A process that waits for a file server cannot be ended, so do not wait for its end.
+  loop_.After(kVersionLimit, [&processes, job, finish] {
+    processes.Stop(job, absl::ZeroDuration());
+    finish();
+  });
 }
 
 // Parses one line of JSON: {"name":"scalelab-trainer","version":"0.1.0","libtorch":"1.13.1",...}.
@@ -169,25 +174,26 @@ Code Provenance::CodeOf(Processes& processes, const std::vector<std::string>& co
 
 void Provenance::StartDiff(Processes& processes, const std::string& git_root,
                            const std::shared_ptr<CodeDiff>& diff) {
-  const auto end = [this, diff] {
-    diff->ended = true;
+  const auto finish = [this, diff](bool whole) {
+    if (std::exchange(diff->ended, true)) return;
+    const std::string text = ReadHead(diff->path, kDiffBytes);
+    if (whole || !text.empty()) diff->dirty = !text.empty();
+    if (whole && !text.empty()) diff->sha256 = Sha256(text);
     if (diff_known_) diff_known_();
   };
   const uint64_t job = processes.Start(
       {"SCALELAB_ATTEMPT=diff",
        {{DiffCommand(git_root), environment_, "/", diff->path, ""}},
        absl::ZeroDuration()},
-      [end](absl::StatusOr<int> started) {
-        if (!started.ok()) end();
+      [finish](absl::StatusOr<int> started) {
+        if (!started.ok()) finish(false);
       },
-      [diff, end](JobResult result) {
-        const std::string text = ReadHead(diff->path, kDiffBytes);
-        const bool whole = result.exit_status == 0 && !result.stopped;
-        if (whole || !text.empty()) diff->dirty = !text.empty();
-        if (whole && !text.empty()) diff->sha256 = Sha256(text);
-        end();
-      });
-  loop_.After(kDiffLimit, [&processes, job] { processes.Stop(job, absl::ZeroDuration()); });
+      [finish](JobResult result) { finish(result.exit_status == 0 && !result.stopped); });
+  // A process that waits for a file server cannot be ended, so do not wait for its end.
+  loop_.After(kDiffLimit, [&processes, job, finish] {
+    processes.Stop(job, absl::ZeroDuration());
+    finish(false);
+  });
 }
 
 void Provenance::Flush() {

@@ -32,7 +32,7 @@ nlohmann::ordered_json EnvironmentJson(const v1::FrameworkEnvironment& environme
 // The difference between a git working tree and its last commit.
 struct CodeDiff {
   std::string path;           // of the file that has it
-  bool ended = false;         // git has ended, or could not be started
+  bool ended = false;         // git has ended, could not be started, or has reached its time limit
   std::optional<bool> dirty;  // whether there is a difference; nothing if git failed
   std::string sha256;         // of the file; empty if there is no difference, or if git did not end in time
 };

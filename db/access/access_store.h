@@ -30,7 +30,7 @@ struct AuditRow {
   std::string source, address, action, target;
   std::string result;  // name of a gRPC status code
   std::string detail;
-  int64_t count = 1;     // number of equal calls that this row stands for
+  int64_t count = 1;     // number of equal calls that this row counts
   bool refused = false;  // true: a call that was refused; false: a call that changed something
 };
 

@@ -15,8 +15,8 @@ namespace scalelab::server {
 // The code of the runs of a study.
 struct RunCodes {
   std::vector<scalelab::v1::CodeSnapshot> codes;  // without duplicates
-  std::unordered_map<int64_t, size_t> of_run =
-      {};  // index into `codes` by run id, without runs whose code is not known
+  // Index into `codes` by run id, without runs whose code is not known.
+  std::unordered_map<int64_t, size_t> of_run = {};
 };
 
 // Sets the code versions of each series of `curve`, most runs first, and adds a note to a series with more

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -23,6 +22,7 @@
 #include "client/report/learning_curves.h"
 #include "client/report/study_report.h"
 #include "client/session/selectors.h"
+#include "files/regular_file.h"
 #include "nlohmann/json.hpp"
 
 namespace scalelab::client {
@@ -50,12 +50,9 @@ constexpr char kReadme[] =
     "runs.csv        a row for each run in the order of execution, with its parameters and results\n"
     "study.yaml      the specification; `scalelab study submit study.yaml` repeats the study\n"
     "study.archive   the raw data: every point of every rank, attempts, hardware and software\n"
-    "plan.json       what the study asks for: its cells, runs and jobs; absent if the server refused to plan "
-    "it "
-    "again\n"
-    "code-*.diff     the differences of the program from its git commits, which curve.json names by their "
-    "SHA-256;\n"
-    "                absent if the machine that wrote the bundle could not read them\n"
+    "plan.json       the cells, runs and jobs of the study; absent if the server could not plan it again\n"
+    "code-*.diff     the differences of the program from its git commits; curve.json has their SHA-256.\n"
+    "                Absent if the machine that wrote the bundle could not read them\n"
     "manifest.json   where the study comes from\n"
     "\n"
     "`sha256sum -c SHA256SUMS` checks the files without scalelab.\n"
@@ -113,19 +110,18 @@ std::string ReadPlan(Connection& server, const Study& study, Session& session) {
 
 // Reads the differences of the program that the curve names. The files may be on another machine, or deleted.
 std::map<std::string, std::string> ReadDiffs(const GetCurveResponse& curve, Session& session) {
-  constexpr size_t kNameDigits = 12;
+  constexpr size_t kNameDigits = 12, kMostDiff = 4 << 20;  // bytes, see CodeSnapshot.diff_sha256
   std::map<std::string, std::string> diffs;
   for (const auto& series : curve.series()) {
     for (const auto& version : series.code_versions()) {
       const auto& code = version.code();
       const std::string name = absl::StrCat("code-", code.diff_sha256().substr(0, kNameDigits), ".diff");
       if (code.diff_sha256().empty() || diffs.contains(name)) continue;
-      std::ostringstream text;
-      text << std::ifstream(code.diff_path(), std::ios::binary).rdbuf();
+      std::string text = ReadHead(code.diff_path(), kMostDiff);
       Sha256Stream sum;
-      sum.Add(text.str());
+      sum.Add(text);
       if (sum.Finish() == code.diff_sha256()) {
-        diffs[name] = text.str();
+        diffs[name] = std::move(text);
       } else {
         session.Say(absl::StrCat("the bundle has no ", name, ": ", code.diff_path(),
                                  " cannot be read on this machine, or has changed"));

@@ -68,7 +68,7 @@ class StartingAnAgent : public testing::Test {
   }
   ~StartingAnAgent() override { std::filesystem::remove_all(root_); }
 
-  // Returns a program that stands for scalelab. It runs in root_.
+  // Returns a program that StartAgent can run instead of scalelab. It runs in root_.
   std::string Program(const std::string& script) const {
     const std::string path = root_ + "/program";
     std::ofstream(path) << "#!/bin/sh\ncd " << root_ << "\n" << script << "\n";

@@ -1,5 +1,6 @@
 // Tests of bundles: their file format, and the verification of their figures.
 #include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
 #include <zstd.h>
 
 #include <random>
@@ -213,13 +214,17 @@ TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
   server_.plan.add_allocations()->set_script("#!/bin/sh\nexec /opt/secret/place\n");
   server_.curve = curve_;
   WriteFile("code.diff", "+print(2)\n");
-  for (const char* text : {"+print(2)\n", "+print(3)\n"}) {
+  // The server names the paths, so what is there may be anything. Nobody writes to the FIFO.
+  ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
+  const std::pair<const char*, const char*> versions[] = {
+      {"+print(2)\n", "/code.diff"}, {"+print(3)\n", "/code.diff"}, {"+print(4)\n", "/fifo"}};
+  for (const auto& [text, path] : versions) {
     Sha256Stream sum;
     sum.Add(text);
     auto& code = *server_.curve.mutable_series(0)->add_code_versions()->mutable_code();
     code.set_git_dirty(true);
     code.set_diff_sha256(sum.Finish());
-    code.set_diff_path(dir_ + "/code.diff");
+    code.set_diff_path(dir_ + path);
   }
   const Outcome written = Run({"study", "bundle", "7", "-o", dir_ + "/b.tar"});
   ASSERT_THAT(written, Exits(ExitCode::kOk));
@@ -231,7 +236,7 @@ TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
   for (const auto& [name, entry] : bundle->entries()) {
     if (name.starts_with("code-")) diffs.push_back(name);
   }
-  ASSERT_THAT(diffs, SizeIs(1)) << "the other file does not have the text of its version";
+  ASSERT_THAT(diffs, SizeIs(1)) << "the others do not have the text of their version";
   EXPECT_EQ(bundle->Read(diffs[0]).value(), "+print(2)\n");
   EXPECT_THAT(written.err, HasSubstr("cannot be read on this machine, or has changed"));
   EXPECT_THAT(bundle->Read("README.txt").value(), AllOf(HasSubstr("plan.json"), HasSubstr("code-*.diff")));

@@ -79,6 +79,37 @@ TEST(Provenance, WaitsForTheTrainersVersionsAndNamesBinariesByHash) {
   EXPECT_FALSE(std::filesystem::exists(processes.job_.commands[0].output));
 }
 
+// An event loop whose clock the test sets.
+class SteppedLoop {
+ public:
+  void Advance(absl::Duration duration) {
+    now_ += duration;
+    loop.Step();
+  }
+  EventLoop loop{{[this] { return now_; }, [] { return uint64_t{1}; }}};
+
+ private:
+  absl::Duration now_ = absl::Seconds(1000);
+};
+
+TEST(Provenance, DoesNotWaitForATrainerThatCannotBeEnded) {
+  TempDir dir;
+  Append(dir / "trainer", "#!/bin/sh\n");
+  chmod((dir / "trainer").c_str(), 0755);
+  SteppedLoop stepped;
+  HeldProcesses processes;
+  Provenance provenance(stepped.loop, {"", "", dir / "trainer"}, {});
+  int known = 0;
+  provenance.AskTrainer(processes, [&] { ++known; });
+  stepped.Advance(absl::Seconds(29));
+  EXPECT_TRUE(provenance.asking());
+  stepped.Advance(absl::Seconds(2));
+  EXPECT_FALSE(provenance.asking());
+  EXPECT_EQ(known, 1);
+  processes.ended_({143, 0, true});
+  EXPECT_EQ(known, 1) << "it ended in spite of that, later";
+}
+
 // A directory with a program in a git repository that has a commit, and the jobs of git, which the test ends.
 class ProvenanceOfCode : public ::testing::Test {
  protected:
@@ -97,9 +128,9 @@ class ProvenanceOfCode : public ::testing::Test {
   const std::string& DiffPath() const { return processes_.job_.commands[0].output; }
 
   TempDir dir_;
-  EventLoop loop_;
+  SteppedLoop stepped_;
   HeldProcesses processes_;
-  Provenance provenance_{loop_, {"", "", ""}, {}};
+  Provenance provenance_{stepped_.loop, {"", "", ""}, {}};
   int known_ = 0;
 };
 
@@ -155,6 +186,23 @@ TEST_F(ProvenanceOfCode, AFailureOfGitIsNoAnswer) {
   processes_.started_(absl::NotFoundError("no sh"));
   EXPECT_FALSE(missing.awaits_diff());
   EXPECT_FALSE(missing.Complete().has_git_dirty());
+}
+
+TEST_F(ProvenanceOfCode, DoesNotWaitForAGitThatCannotBeEnded) {
+  const Code code = CodeOf("t0");
+  Append(DiffPath(), "+pri");
+  stepped_.Advance(absl::Seconds(29));
+  EXPECT_TRUE(code.awaits_diff());
+  stepped_.Advance(absl::Seconds(2));
+  EXPECT_FALSE(code.awaits_diff());
+  EXPECT_EQ(known_, 1);
+  EXPECT_TRUE(code.Complete().git_dirty());
+  EXPECT_EQ(code.Complete().diff_sha256(), "") << "the difference is not whole";
+  // What was reported does not change if git ends later.
+  Append(DiffPath(), "nt(2)\n");
+  processes_.ended_({});
+  EXPECT_EQ(known_, 1);
+  EXPECT_EQ(code.Complete().diff_sha256(), "");
 }
 
 }  // namespace
