@@ -15,7 +15,7 @@ with training.importing("pytorch/pipeline", "pytorch2"):
     from torch.nn import functional as F
 
     from scalelab.models_torch import blocks_of, loss_and_logits
-    from scalelab.torch_device import Stopwatch
+    from scalelab.torch_device import Readback, Stopwatch
     from scalelab.torch_group import GroupEngine
 
 try:
@@ -172,6 +172,7 @@ class PytorchPipeline(GroupEngine):
         clock.mark("step/optimizer_s")
         self._steps += 1
         measured = self._steps > self.spec.warmup_steps
+        readback = Readback(*loss_and_correct)
 
         def result():
             times = clock.times()
@@ -180,7 +181,7 @@ class PytorchPipeline(GroupEngine):
                 times.update(passes, **{"step/comm_exposed_s": max(0.0, schedule - sum(passes.values()))})
                 if measured:
                     self._idle.add(times["step/comm_exposed_s"], schedule)
-            return training.StepResult(*loss_and_correct.tolist(), times, {"comm/bytes": self.gradient_bytes})
+            return training.StepResult(*readback.numbers(), times, {"comm/bytes": self.gradient_bytes})
 
         return result if self.device.type == "cuda" else result()
 

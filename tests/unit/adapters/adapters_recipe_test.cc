@@ -73,7 +73,6 @@ class Recipe : public testing::Test {
       LoadBatch(data.test, every, nullptr, batch);
       Append(batch.images, test);
     }
-    EXPECT_TRUE(Numbers<float>(dir_ + "/test.bin") == test);
     const auto seed = static_cast<uint64_t>(spec.seed);
     const ShardedSampler sampler(data.train.size, spec.global_batch, rank, static_cast<int>(spec.ranks),
                                  seed);
@@ -92,8 +91,11 @@ class Recipe : public testing::Test {
     }
     ASSERT_GT(steps, 1);
     EXPECT_EQ(Numbers<int64_t>(dir_ + "/labels.bin"), labels);
-    EXPECT_TRUE(Numbers<float>(dir_ + "/NCHW.bin") == first);
-    EXPECT_TRUE(Numbers<float>(dir_ + "/NHWC.bin") == last);
+    for (const char* by : {"", "bytes_"}) {
+      EXPECT_TRUE(Numbers<float>(dir_ + "/" + by + "NCHW.bin") == first) << by;
+      EXPECT_TRUE(Numbers<float>(dir_ + "/" + by + "NHWC.bin") == last) << by;
+      EXPECT_TRUE(Numbers<float>(dir_ + "/" + by + "test.bin") == test) << by;
+    }
     EXPECT_EQ(Numbers<double>(dir_ + "/rates.bin"), rates);
   }
 
@@ -167,7 +169,7 @@ TEST_F(Recipe, RequestsThatAreNoneAreRefused) {
   MakeImageFolder(dir_ + "/images", 8, 5);
   std::ofstream(dir_ + "/spec.json") << json{{"dataset", "imagefolder"}, {"data_dir", dir_ + "/images"}};
   for (const char* request : {"train 0 NCHW 24", "train 0 NCHW", "test 0 NCHW 0", "train x NCHW 1",
-                              "train 0 CHW 1", "train 0 NHWC 1 x"}) {
+                              "train 0 CHW 1", "train 0 NHWC 1 x", "train 0 BYTES 24"}) {
     EXPECT_NE(system(("echo '" + std::string(request) + "' | $SCALELAB_TRAINER --serve-images " + dir_ +
                       "/spec.json >" + dir_ + "/out 2>" + dir_ + "/errors")
                          .c_str()),

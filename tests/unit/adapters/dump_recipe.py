@@ -6,9 +6,12 @@ import os
 import sys
 
 import numpy as np
+import torch
 
 import fixture  # noqa: F401
 from scalelab import recipe
+from scalelab.image_server import ServedData
+from scalelab.torch_images import Conversion
 
 
 def main(path, directory, rank):
@@ -25,6 +28,19 @@ def main(path, directory, rank):
         batches = list(run)
         write(layout, [images for images, _ in batches])
         write("labels", [labels for _, labels in batches])
+    # The path of runs on GPUs, on the CPU.
+    served = ServedData(spec)
+
+    def images_of(batch, last, augment):
+        made = Conversion(served, spec.augment, last, "cpu")(torch.from_numpy(batch.pixels), torch.from_numpy(batch.crops), augment)
+        assert made.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return (made.permute(0, 2, 3, 1) if last else made).numpy()
+
+    for layout in ("NCHW", "NHWC"):
+        batches = recipe.Batches(spec, served, rank, spec.ranks, "BYTES")
+        write("bytes_" + layout, [images_of(images, layout == "NHWC", True) for images, _ in batches])
+    test = served.test_batch(slice(None), "BYTES") if len(served.test_labels) else None
+    write("bytes_test", [[] if test is None else images_of(test, False, False)])
     write("rates", [[recipe.learning_rate(spec, step, run.steps_per_epoch) for step in range(run.total_steps)]])
 
 

@@ -2,6 +2,7 @@
 import contextlib
 import time
 
+import numpy as np
 import torch
 
 from . import choices, loss_scale
@@ -59,32 +60,57 @@ def configure_cpu(spec):
     torch.set_flush_denormal(True)
 
 
+def pinned(shape, dtype):
+    """Returns an array in memory that is copied to a GPU without a further copy. PyTorch uses the memory again after the copy."""
+    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True).numpy()
+
+
 class Prefetcher:
-    """Copies batches to a GPU on a separate stream, so that copies overlap with earlier steps."""
+    """Copies batches to a GPU and converts them there on a separate stream, so that this overlaps with earlier steps."""
 
-    def __init__(self, device):
-        self._device, self._stream = device, torch.cuda.Stream(device)
+    def __init__(self, device, convert):
+        """`convert`(pixels, crops, augment) returns the images (torch_images.Conversion)."""
+        self._device, self._convert, self._stream = device, convert, torch.cuda.Stream(device)
 
-    def start(self, images, labels):
-        """Starts to copy. Any thread may call it."""
+    def start(self, batch, labels, augment=True):
+        """Starts to copy a ByteBatch and its labels. Any thread may call it."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            copies = [t.pin_memory().to(self._device, non_blocking=True) for t in (images, labels)]
-            return _Copies(copies, self._stream.record_event())
+            pixels, crops = (torch.from_numpy(t).to(self._device, non_blocking=True) for t in (batch.pixels, batch.crops))
+            labels = torch.from_numpy(labels).pin_memory().to(self._device, non_blocking=True)
+            return _Batch([self._convert(pixels, crops, augment), labels], self._stream.record_event())
 
 
-class _Copies:
-    """Tensors that are being copied."""
+class _Batch:
+    """Tensors that are being copied and converted."""
 
     def __init__(self, tensors, ready):
         self._tensors, self._ready = tensors, ready
 
     def wait(self):
-        """Returns the tensors. Makes the current stream wait for the copies; the caller does not wait."""
+        """Returns the tensors. Makes the current stream wait for them; the caller does not wait."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._ready)
         for tensor in self._tensors:
             tensor.record_stream(stream)
         return self._tensors
+
+
+class Readback:
+    """Copies numbers from the device to the host without waiting for the device."""
+
+    def __init__(self, *numbers):
+        """`numbers` are tensors with one element each."""
+        together = torch.stack([number.detach().double().reshape(()) for number in numbers])
+        self._copy, self._ready = together.to("cpu", non_blocking=True), None
+        if together.is_cuda:
+            self._ready = torch.cuda.Event()
+            self._ready.record()
+
+    def numbers(self):
+        """Waits for the numbers, but not for later work of the device, and returns them."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._copy.tolist()
 
 
 class HostClock:

@@ -78,7 +78,7 @@ class _Training:
             replicas = ranks if engine.one_process else 1
             self._continue(checkpoints.load_newest(engine.name, self.waits.sum, self.waits.close, replicas))
         part = engine.data_part(rank, ranks)
-        self.batches = recipe.Batches(spec, data, *part, engine.layout, engine.prepare, self._first)
+        self.batches = recipe.Batches(spec, data, *part, engine.batch_layout, engine.prepare, self._first)
         self._copies = self._parts / part[1]  # number of ranks that train on each sample
         self.step = self._first
 
@@ -177,7 +177,7 @@ class _Training:
         loss = correct = 0.0
         for at in range(first, end, batch):
             part = slice(at, min(end, at + batch))
-            more = self._engine.evaluate(self._data.test_batch(part, self._engine.layout), self._data.test_labels[part])
+            more = self._engine.evaluate(self._data.test_batch(part, self._engine.batch_layout), self._data.test_labels[part])
             loss, correct = loss + more[0], correct + more[1]
         loss, correct, samples = self.waits.sum([loss, correct, float(end - first)])
         return {

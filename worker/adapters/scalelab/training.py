@@ -41,6 +41,7 @@ class Engine:
     framework = ""  # in the start event: "pytorch"
     one_process = False  # whether one process drives all replicas. It gets whole batches, and `ranks` is the number of replicas
     layout = "NCHW"  # layout of the images for step and evaluate: "NCHW" or "NHWC"; __init__ may set it
+    takes_bytes = False  # whether step and evaluate get an image_server.ByteBatch instead of images; __init__ may set it
 
     @staticmethod
     def version():
@@ -60,6 +61,11 @@ class Engine:
         StepResult. The training loop calls this function some steps later. If the result has no "step/total_s", the duration of
         the step is the time from the end of the previous step to its own end."""
         raise NotImplementedError
+
+    @property
+    def batch_layout(self):
+        """The layout in which the engine requests batches from the data set."""
+        return "BYTES" if self.takes_bytes else self.layout
 
     def prepare(self, images, labels):
         """Returns the arguments of `step` for this batch. A thread that loads data calls `prepare` before the step, in the order

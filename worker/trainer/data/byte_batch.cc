@@ -38,6 +38,10 @@ void LoadBytes(const ImageSet& set, std::span<const int32_t> samples, const Augm
   for (size_t i = 0; i < count; ++i) labels.data_ptr<int64_t>()[i] = set.labels[samples[i]];
 }
 
+const Normalization& NormalizationOf(const ImageSet& set) {
+  return set.files != nullptr ? kImageNetNormalization : kCifar10Normalization;
+}
+
 ImageKernel ImageKernelOf(at::Device device) {
 #ifdef SCALELAB_CUDA
   if (ExecutesKernels(device)) return GpuImages;
@@ -49,13 +53,12 @@ ImageKernel ImageKernelOf(at::Device device) {
 void ConvertBytes(const ImageSet& set, const ByteBatch& batch, int64_t samples, at::Tensor& images,
                   ImageKernel kernel) {
   if (samples == 0) return;
-  const bool files = set.files != nullptr;
-  const Normalization& by = files ? kImageNetNormalization : kCifar10Normalization;
+  const Normalization& by = NormalizationOf(set);
   GpuImageArrays arrays{
       .count = samples,
       .side = set.shape.side,
       .bytes = batch.pixels.data_ptr<uint8_t>(),
-      .interleaved = files,
+      .interleaved = set.files != nullptr,
       .crops = reinterpret_cast<const GpuCrop*>(batch.crops.data_ptr<int32_t>()),
       .type = images.scalar_type() == at::kHalf       ? GpuNumber::kHalf
               : images.scalar_type() == at::kBFloat16 ? GpuNumber::kBFloat16

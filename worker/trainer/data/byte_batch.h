@@ -20,6 +20,9 @@ ByteBatch AllocateByteBatch(int64_t size, const ImageShape& shape, at::Device de
 void LoadBytes(const ImageSet& set, std::span<const int32_t> samples, const Augmentation* augmentation,
                ByteBatch& batch, at::Tensor& labels);
 
+// Returns the mean and deviation with which the images of the set are normalized.
+const Normalization& NormalizationOf(const ImageSet& set);
+
 // Converts the images of a batch. GpuImages on a GPU; a test on a CPU has another one, with the same arithmetic.
 using ImageKernel = void (*)(const GpuImageArrays& arrays, GpuStream stream);
 
