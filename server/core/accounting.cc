@@ -24,7 +24,8 @@ std::string OrderReason(const State& state, const LiveStudy& study, double usage
 Holding Uncharged(const LiveAllocation& allocation, db::Micros now) {
   const db::AllocationRow& row = allocation.row;
   Holding holding{row.owner, row.partition, row.nodes, GpusOf(row), now, now};
-  if (row.started != 0) holding.from = std::max(row.charged_until, row.started);
+  // charged_until is before `started` if the clock was set back since the start.
+  if (row.started != 0) holding.from = row.charged_until != 0 ? row.charged_until : row.started;
   return holding;
 }
 

@@ -135,6 +135,13 @@ absl::Status Lifecycle::DeleteStudy(int64_t study_id, Effects& fx) {
                      absl::StrCat("studies/", study_id, " is not over; cancel it first"));
   }
   fx.batch.deleted_studies.push_back(study_id);
+  // The store forgets the request id too: its owner may use it again.
+  const auto made = std::find_if(state_.requests.begin(), state_.requests.end(),
+                                 [&](const auto& request) { return request.second.first == study_id; });
+  if (made != state_.requests.end()) {
+    std::erase(state_.request_order, made->first);
+    state_.requests.erase(made);
+  }
   ++state_.final_changes;
   return absl::OkStatus();
 }
@@ -232,7 +239,7 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
     move({&allocation->retry_at, &allocation->cancel_again_at});
     db::AllocationRow& row = allocation->row;
     if (row.started == 0 || of_wall_clock == 0) continue;
-    row.charged_until = std::max(row.charged_until, row.started) + of_wall_clock;
+    row.charged_until = (row.charged_until != 0 ? row.charged_until : row.started) + of_wall_clock;
     allocation->charge_moved = true;
   }
   for (const auto& [id, attempt] : state_.attempts) {

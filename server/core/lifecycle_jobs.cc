@@ -180,8 +180,10 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         allocation.ends_at = absl::ToUnixMicros(job.ends_at);
       }
       const bool new_id = !job.external_id.empty() && row.external_id != job.external_id;
-      if (starts || row.reason != job.reason || new_id) {
-        row.reason = job.reason;
+      // Keep the reason why the coordinator cancelled the job, for the end of its attempt.
+      const bool new_reason = !allocation.cancel_sent && row.reason != job.reason;
+      if (starts || new_reason || new_id) {
+        if (new_reason) row.reason = job.reason;
         if (new_id) row.external_id = job.external_id;
         fx.batch.allocations.push_back(row);
       }

@@ -50,8 +50,12 @@ Sender::~Sender() { Stop(absl::InfiniteDuration()); }
 bool Sender::Stop(absl::Duration grace) {
   bool ended = true;
   {
-    absl::MutexLock lock(&mutex_);
+    SteadyMutexLock lock(&wait_);
     stopping_ = true;
+    wait_.SignalAll();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
     ended = mutex_.AwaitWithTimeout(absl::Condition(
                                         +[](int* running) { return *running == 0; }, &running_),
                                     grace);
@@ -69,17 +73,18 @@ bool Sender::Stop(absl::Duration grace) {
 void Sender::Run() {
   while (true) {
     const bool more = SendOne();
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), more ? absl::ZeroDuration() : options_.period)) {
-      --running_;
-      return;
-    }
+    SteadyMutexLock lock(&wait_);
+    if (!more && !stopping_) wait_.WaitFor(options_.period);
+    if (stopping_) break;
   }
+  absl::MutexLock lock(&mutex_);
+  --running_;
 }
 
 bool Sender::SendOne() {
   db::NoticeRow notice;
   std::string receiver;
+  bool delivered = false;
   {
     // Query while holding the lock, so that no two threads take the same notification.
     absl::MutexLock lock(&mutex_);
@@ -88,22 +93,38 @@ bool Sender::SendOne() {
       spdlog::error("notifications cannot be read: {}", due.status().ToString());
       return false;
     }
-    const auto next =
-        std::find_if(due->begin(), due->end(), [this](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return !busy_.contains(ReceiverOf(n));
+    const auto idle = [this](const db::NoticeRow& n)
+                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return !busy_.contains(ReceiverOf(n)); };
+    auto next =
+        std::find_if(due->begin(), due->end(), [&](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return idle(n) && !unstored_.contains(n.id);
         });
+    if (next == due->end()) next = std::find_if(due->begin(), due->end(), idle);
     if (next == due->end()) return false;
     notice = std::move(*next);
     receiver = ReceiverOf(notice);
     busy_.insert(receiver);
+    if (const auto result = unstored_.find(notice.id); result != unstored_.end()) {
+      notice = result->second;
+      delivered = true;
+    }
   }
-  Send(std::move(notice));
+  if (!delivered) notice = Send(std::move(notice));
+  const absl::Status stored = db::UpdateNotice(store_, notice);
+  if (!stored.ok())
+    spdlog::error("the state of notification {} cannot be stored, and is tried again: {}", notice.key,
+                  stored.ToString());
   absl::MutexLock lock(&mutex_);
   busy_.erase(receiver);
-  return true;
+  if (stored.ok()) {
+    unstored_.erase(notice.id);
+  } else {
+    unstored_[notice.id] = notice;
+  }
+  return stored.ok();  // otherwise the thread waits before the next try
 }
 
-void Sender::Send(db::NoticeRow notice) {
+db::NoticeRow Sender::Send(db::NoticeRow notice) {
   const absl::Status status = options_.deliver(notice);
   const absl::Time now = options_.now();
   if (status.ok()) {
@@ -123,9 +144,7 @@ void Sender::Send(db::NoticeRow notice) {
     spdlog::warn("notification {} could not be sent, and {}: {}", notice.key,
                  hopeless ? "is given up" : "is tried again", notice.error);
   }
-  if (const absl::Status stored = db::UpdateNotice(store_, notice); !stored.ok())
-    spdlog::error("the state of notification {} cannot be stored, it is sent again: {}", notice.key,
-                  stored.ToString());
+  return notice;
 }
 
 }  // namespace scalelab::server

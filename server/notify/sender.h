@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "db/store.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 
@@ -43,16 +45,20 @@ class Sender {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns whether a notification was due.
+  // Returns whether a notification was due, and its result was stored.
   bool SendOne() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Send(db::NoticeRow notice);
+  // Delivers the notification. Returns it with the result.
+  db::NoticeRow Send(db::NoticeRow notice);
 
   const SenderOptions options_;
   db::Store& store_;
+  SteadyMutex wait_;
+  bool stopping_ ABSL_GUARDED_BY(wait_) = false;
   absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;             // threads
   std::set<std::string> busy_ ABSL_GUARDED_BY(mutex_);  // receivers to which a thread sends
+  // Results of deliveries that the database did not accept, by id. They are stored later, without another delivery.
+  std::map<int64_t, db::NoticeRow> unstored_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 

@@ -274,5 +274,15 @@ TEST_F(AgentFaults, FiftyAgentsThatDieInMidSubmissionLoseNoJobAndDoubleNone) {
   for (const auto& [name, count] : jobs) EXPECT_EQ(count, 1) << name;
 }
 
+TEST_F(AgentFaults, ACancelledJobOfAUserWithoutAnAccountIsUnknown) {
+  Start();
+  ASSERT_FALSE(Submit("nobody", "a").ok());
+  EXPECT_THAT(Poll({"a"}), IsEmpty());
+  ASSERT_TRUE(scheduler_->Cancel({"a"}).ok());
+  const std::vector<JobStatus> jobs = Poll({"a"});
+  ASSERT_THAT(jobs, SizeIs(1));
+  EXPECT_EQ(jobs[0].state, State::kUnknown);
+}
+
 }  // namespace
 }  // namespace scalelab::server

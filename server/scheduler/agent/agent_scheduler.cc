@@ -113,6 +113,8 @@ class AgentScheduler final : public Scheduler {
   const SlurmClient client_;
   SlurmSite site_;
   std::map<std::string, std::string> user_of_;  // by token
+  // Cancelled tokens whose user has no account. Nobody can query or end their jobs.
+  std::set<std::string> unreachable_;
   std::map<std::string, std::unique_ptr<User>> users_;
 };
 
@@ -215,8 +217,12 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
   std::vector<JobStatus> statuses;
   for (const std::string& token : tokens) {
     if (const auto it = known.find(token); it != known.end()) statuses.push_back(std::move(it->second));
-    if (!user_of_.contains(token)) statuses.push_back(NeverSubmitted(token));
+    const auto user = user_of_.find(token);
+    if (user == user_of_.end() || (unreachable_.contains(token) && !UserOf(user->second).ok()))
+      statuses.push_back(NeverSubmitted(token));
   }
+  const std::set<std::string> polled(tokens.begin(), tokens.end());
+  std::erase_if(unreachable_, [&](const std::string& token) { return !polled.contains(token); });
   Forget(tokens);
   site_.RefreshView();
   return statuses;
@@ -232,6 +238,10 @@ void AgentScheduler::Forget(const std::vector<std::string>& polled) {
 absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
   const absl::StatusOr<Tokens> by_user = ByUser(tokens);
   if (!by_user.ok()) return by_user.status();
+  for (const std::string& token : tokens) {
+    const auto user = user_of_.find(token);
+    if (user != user_of_.end() && !UserOf(user->second).ok()) unreachable_.insert(token);
+  }
   absl::Status first;
   std::map<User*, std::shared_ptr<absl::Status>> results;
   for (const auto& [user, its_tokens] : *by_user) {

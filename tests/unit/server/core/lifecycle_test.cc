@@ -990,5 +990,40 @@ TEST(Lifecycle, ACancelledAllocationEndsAfterTheAnswerToItsSubmit) {
   EXPECT_TRUE(w.state.allocations.empty());
 }
 
+TEST(Lifecycle, ARequestIdOfADeletedStudyMakesANewStudy) {
+  World w;
+  const int64_t first = w.Submit(World::Spec({1}), "request");
+  ASSERT_TRUE(w.lifecycle.CancelStudy(first, w.now, w.fx).ok());
+  ASSERT_TRUE(w.lifecycle.DeleteStudy(first, w.fx).ok());
+  EXPECT_NE(w.Submit(World::Spec({1}), "request"), first);
+}
+
+TEST(Lifecycle, AClockThatIsSetBackLosesNoCharge) {
+  World w;
+  auto spec = World::Spec({2});
+  spec.mutable_resources()->set_gpus_per_rank(1);
+  const int64_t id = w.Submit(spec);
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  w.Sync(job);
+  w.After(10);
+  const db::Micros back = 600'000'000;
+  w.now -= back;
+  w.lifecycle.MoveTimeouts(-back, -back);
+  w.After(1);
+  EXPECT_NEAR(CurrentUse(w.state, w.now).UsageOf("ann").node_seconds, 11, 0.1);
+  EXPECT_NEAR(GpuSecondsOf(w.state, w.study(id), w.now), 2 * 11, 0.1);
+}
+
+TEST(Lifecycle, ASilentWorkerIsNamedAlthoughItsJobEndsSomeTimeAfterTheCancel) {
+  OneRun w;
+  w.After(60);
+  ASSERT_TRUE(w.Cancelled(w.job));
+  w.Job(w.job, JobState::kRunning);  // it is still ending
+  w.Job(w.job, JobState::kCancelled, "cancelled by this service");
+  EXPECT_EQ(w.study(w.id).runs[0].cause, db::Cause::kWorkerLost);
+  EXPECT_THAT(w.study(w.id).runs[0].message, HasSubstr("its worker on node-0 was silent for 60 s"));
+}
+
 }  // namespace
 }  // namespace scalelab::server

@@ -1,11 +1,15 @@
 #include "server/notify/sender.h"
 
+#include <atomic>
 #include <map>
+#include <optional>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "db/outbox/outbox.h"
 #include "tests/contract/store_fixture.h"
+#include "tests/fakes/wall_clock.h"
+#include "tests/unit/server/core/forwarding_store.h"
 
 namespace scalelab::server {
 namespace {
@@ -178,6 +182,37 @@ TEST_F(SenderTest, ANotificationOfADeletedStudyIsSentAndThenDeleted) {
   Sender sender(Options(), *store_);
   EXPECT_TRUE(
       Eventually([&] { return Deliveries("http://a/1") == 1 && db::ListNotices(*store_, 1)->empty(); }));
+}
+
+class UnwritableStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status WriteRows(const std::function<absl::Status(db::Database&)>& write) override {
+    return full ? absl::ResourceExhaustedError("the disk is full") : ForwardingStore::WriteRows(write);
+  }
+  std::atomic<bool> full = true;
+};
+
+TEST_F(SenderTest, ADeliveryThatCannotBeRecordedIsNotRepeated) {
+  Commit(1, {"http://a/1"});
+  auto unwritable = std::make_unique<UnwritableStore>(std::move(store_));
+  std::atomic<bool>& full = unwritable->full;
+  store_ = std::move(unwritable);
+  Sender sender(Options(), *store_);
+  ASSERT_TRUE(Eventually([&] { return Deliveries("http://a/1") > 0; }));
+  absl::SleepFor(absl::Milliseconds(200));  // 100 periods
+  full = false;
+  ASSERT_TRUE(Eventually([&] { return Only(1).state == State::kSent; }));
+  EXPECT_EQ(Deliveries("http://a/1"), 1);
+}
+
+TEST_F(SenderTest, AWallClockThatIsSetBackDelaysNoNotification) {
+  std::optional<WallClockShift> ahead(std::in_place, 3600);
+  Sender sender(Options(), *store_);
+  absl::SleepFor(absl::Milliseconds(100));  // its threads wait now
+  ahead.reset();                            // the clock is set back by an hour
+  Commit(1, {"http://a/1"});
+  EXPECT_TRUE(Eventually([&] { return Deliveries("http://a/1") == 1; }));
 }
 
 }  // namespace
