@@ -58,9 +58,10 @@ void EventFile::SetProblem(const std::string& what) {
 // Handles an error that may be temporary. The file is opened again, because ESTALE concerns the descriptor.
 void EventFile::OnError(absl::string_view error, absl::Duration now) {
   Close();
+  if (error_.empty()) failing_since_ = now;
   error_ = std::string(error);
   RetryLater(now);
-  if (!finishing_ || now - finished_at_ < unreadable_) return;
+  if (!finishing_ || now - std::max(finished_at_, failing_since_) < unreadable_) return;
   SetProblem(absl::StrCat("cannot be read: ", error));
   ended_ = true;
 }

@@ -80,6 +80,7 @@ class EventFile {
   int failures_ = 0;        // number of failures since the last successful call
   absl::Duration retry_at_ = -absl::InfiniteDuration();
   absl::Duration finished_at_;
+  absl::Duration failing_since_;  // the first error since the last successful read
   std::string problem_, error_;
 };
 

@@ -90,7 +90,9 @@ class Attempt {
   // Returns whether it has ended and its report is complete: the versions of the trainer that it ran, the difference of
   // its code and the calibration after it are known.
   bool reports_end() const {
-    return phase_ == Phase::kEnded && !AwaitsVersions() && !AwaitsDiff() && !awaits_calibration_;
+    // An abandoned attempt reports nothing, so it waits for nothing.
+    return phase_ == Phase::kEnded &&
+           (abandoned_ || (!AwaitsVersions() && !AwaitsDiff() && !awaits_calibration_));
   }
   bool stopping() const { return stopping_; }
   bool abandoned() const { return abandoned_; }

@@ -43,6 +43,7 @@ struct LauncherWords {
   std::string text;
   bool out_of_memory = false;
   bool crashed = false;  // the launcher itself crashed; a rank's own crash report is in the rank's file
+  bool task = false;     // srun has started a task, so Slurm is not the cause
 };
 
 // Finds the relevant line of the launcher's standard error. It is not the last one: mpirun puts frames around
@@ -63,9 +64,11 @@ LauncherWords WordsOf(const std::string& path) {
                            absl::StrContains(line, "oom_kill") ||
                            absl::StrContains(line, "exceeded memory limit");
     words.out_of_memory = words.out_of_memory || of_memory;
-    const bool tells = of_memory || absl::StrContains(line, "exited on signal") ||
-                       absl::StrContains(line, "Node failure") ||
-                       (absl::StartsWith(line, "srun: error: ") && absl::StrContains(line, ": task "));
+    const bool of_task = absl::StartsWith(line, "srun: error: ") &&
+                         (absl::StrContains(line, ": task ") || absl::StrContains(line, ": tasks "));
+    words.task = words.task || of_task;
+    const bool tells = of_memory || of_task || absl::StrContains(line, "exited on signal") ||
+                       absl::StrContains(line, "Node failure") || absl::StartsWith(line, "scalelab-rank: ");
     if (tells && telling.empty()) telling = Readable(line);
     last = Readable(line);
   }
@@ -116,7 +119,7 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
   if (!any_started) {
     // If Slurm does not have the job (any more), has no resources or does not answer, the run is
     // not the cause.
-    const bool slurm = launcher == "srun" && !absl::StrContains(said.text, "execve");
+    const bool slurm = launcher == "srun" && !said.task && !absl::StrContains(said.text, "execve");
     return {slurm ? v1::Attempt::BOOT_FAIL : v1::Attempt::LAUNCH_ERROR,
             Sentence(absl::StrCat(launcher, " ended with status ", result.exit_status, " before a rank ran"),
                      said.text)};

@@ -1,7 +1,7 @@
 // A stand-in for NVIDIA's management library: GPU i always uses (i + 1) * 100 W.
 //
 // The environment variable FAKE_NVML has words: "three" (GPUs; else two), "mixed" (models), "hidden" (GPU 0 belongs to another
-// job), "throttled", "old" (no energy counter), "none" (no driver).
+// job), "throttled", "old" (no energy counter), "mig" (divided into parts), "none" (no driver).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +46,10 @@ int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* mj) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   *mj = (Index(device) + 1) * 100 * (now.tv_sec % 10'000'000 * 1000ull + now.tv_nsec / 1'000'000);
+  return 0;
+}
+int nvmlDeviceGetMigMode(void*, unsigned* mode, unsigned* next) {
+  *mode = *next = Has("mig") ? 1 : 0;
   return 0;
 }
 int nvmlDeviceGetPowerUsage(void* device, unsigned* mw) {

@@ -12,6 +12,7 @@ namespace {
 using Device = void*;
 constexpr int kSuccess = 0;
 constexpr int kClockSm = 1;
+constexpr unsigned kMigEnabled = 1;
 // Reasons for a clock below the one that was requested: power cap, slowdown by hardware, heat (software, hardware), power brake.
 constexpr unsigned long long kThrottleReasons = 0x04 | 0x08 | 0x20 | 0x40 | 0x80;
 
@@ -39,6 +40,7 @@ struct Nvml::Functions {
   int (*clock)(Device, int, unsigned*) = nullptr;        // MHz
   int (*throttle)(Device, unsigned long long*) = nullptr;
   int (*memory)(Device, Memory*) = nullptr;
+  int (*mig)(Device, unsigned*, unsigned*) = nullptr;  // mode at present, and after the next reset
 
   ~Functions() {
     if (library != nullptr) dlclose(library);
@@ -56,6 +58,7 @@ struct Nvml::Functions {
     Find("nvmlDeviceGetClockInfo", clock);
     Find("nvmlDeviceGetCurrentClocksThrottleReasons", throttle);
     Find("nvmlDeviceGetMemoryInfo", memory);
+    Find("nvmlDeviceGetMigMode", mig);
     return Find("nvmlInit_v2", init) && Find("nvmlShutdown", shutdown) &&
            Find("nvmlDeviceGetCount_v2", count) && Find("nvmlDeviceGetHandleByIndex_v2", handle) &&
            Find("nvmlDeviceGetUUID", uuid) && Find("nvmlDeviceGetName", name);
@@ -78,7 +81,10 @@ Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(function
     std::array<char, 96> uuid{}, name{};
     functions_->uuid(device, uuid.data(), uuid.size() - 1);
     functions_->name(device, name.data(), name.size() - 1);
-    gpus_.push_back({uuid.data(), name.data()});
+    unsigned mode = 0, next = 0;
+    const bool divided =
+        functions_->mig && functions_->mig(device, &mode, &next) == kSuccess && mode == kMigEnabled;
+    gpus_.push_back({uuid.data(), name.data(), divided});
     handles_.push_back(device);
   }
 }

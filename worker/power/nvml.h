@@ -27,6 +27,7 @@ class Nvml {
  public:
   struct Gpu {
     std::string uuid, model;
+    bool divided = false;  // into parts (MIG), which have no counters of their own
   };
 
   // Returns null if there is no such library, or if it finds no driver. `library` is a name or a path, as for dlopen.

@@ -32,18 +32,25 @@ std::optional<std::vector<size_t>> SelectGpus(const std::vector<Nvml::Gpu>& gpus
                                               const PowerDevices& devices) {
   const auto wanted = static_cast<size_t>(devices.gpus);
   std::vector<size_t> selected;
+  bool by_uuid = devices.visible.has_value();
   if (devices.visible) {
     for (const absl::string_view entry : absl::StrSplit(*devices.visible, ',', absl::SkipEmpty())) {
       const std::optional<size_t> index = IndexOf(entry, gpus);
-      if (!index) return std::nullopt;
+      if (!index || gpus[*index].divided) return std::nullopt;
+      by_uuid = by_uuid && absl::StartsWith(entry, "GPU-");
       selected.push_back(*index);
     }
   } else {
     for (size_t i = 0; i < gpus.size(); ++i) selected.push_back(i);
   }
   if (selected.size() < wanted) return std::nullopt;
+  // CUDA numbers the parts of divided GPUs.
+  if (!by_uuid && std::ranges::any_of(gpus, [](const Nvml::Gpu& gpu) { return gpu.divided; }))
+    return std::nullopt;
   // CUDA numbers the fastest GPUs first, NVML numbers them by their PCI addresses. These are equal with GPUs of one model.
-  if (!OneModel(gpus) && selected.size() != wanted) return std::nullopt;
+  // The order of the whole set does not matter.
+  const bool clear = selected.size() == wanted && (by_uuid || wanted == gpus.size());
+  if (!OneModel(gpus) && !clear) return std::nullopt;
   selected.resize(wanted);
   return selected;
 }

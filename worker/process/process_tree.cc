@@ -28,7 +28,7 @@ std::string ReadProc(const char* path, size_t limit = 1 << 20) {
   return text;
 }
 
-// Returns false if the process has ended or is a zombie.
+// Returns false if all threads of the process have ended.
 bool ReadProcess(pid_t pid, ProcessInfo* info) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -37,15 +37,16 @@ bool ReadProcess(pid_t pid, ProcessInfo* info) {
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
   char state = 0;
-  int parent = 0, session = 0;
+  int parent = 0, session = 0, threads = 0;
   unsigned long long start = 0;
   if (sscanf(stat.c_str() + name_end + 1,
-             " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-             &parent, &session, &start) != 4) {
+             " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu", &state, &parent,
+             &session, &threads, &start) != 5) {
     return false;
   }
   *info = {pid, parent, session, start};
-  return state != 'Z' && state != 'X';
+  // The state is that of the main thread, which may end before the others.
+  return state != 'X' && (state != 'Z' || threads > 1);
 }
 
 }  // namespace

@@ -100,5 +100,18 @@ TEST_F(EventFileTest, ErrorsAreRetriedLessAndLessOften) {
   EXPECT_THAT(file.problem(), HasSubstr("cannot be read: Not a directory"));
 }
 
+TEST_F(EventFileTest, AnErrorLongAfterTheEndIsRetriedToo) {
+  Append(dir_ / "attempt", "");  // a file, so that a path below it is an error
+  EventFile file(dir_ / "attempt/events-0.jsonl", absl::Seconds(60));
+  file.Finish(absl::ZeroDuration());
+  EXPECT_EQ(Read(file, absl::Minutes(5)), 0);
+  ASSERT_FALSE(file.AtEnd());
+  std::filesystem::remove(dir_ / "attempt");
+  std::filesystem::create_directory(dir_ / "attempt");
+  Append(dir_ / "attempt/events-0.jsonl", kLine);
+  EXPECT_EQ(Read(file, absl::Minutes(5) + absl::Seconds(1)), 1);
+  EXPECT_EQ(file.problem(), "");
+}
+
 }  // namespace
 }  // namespace scalelab

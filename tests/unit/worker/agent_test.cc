@@ -783,5 +783,27 @@ TEST_F(AgentNoiseTest, AWorkerThatLeavesDoesNotCalibrate) {
   EXPECT_FALSE(WaitForState(AttemptStatus::ENDED).noise().has_after());
 }
 
+TEST_F(AgentTest, LeavesAlthoughGitHasNotEnded) {
+  Append(dir_ / "train.py", "print(1)\n");
+  std::filesystem::create_directories(dir_ / ".git/refs/heads");
+  Append(dir_ / ".git/HEAD", "ref: refs/heads/main\n");
+  provenance_.OnDiff([this] { agent_->Refresh(); });
+  provenance_.AskTrainer(processes_, [] {});
+  StartAgent({.leave_within = absl::Milliseconds(1)});
+  v1::SynchronizeResponse desired = Desired({kToken});
+  desired.mutable_attempts(0)->mutable_spec()->add_command(dir_ / "train.py");
+  AnswerPoll(desired);
+  auto& program = WaitForJob(2);  // the first job is git
+  program.started(100);
+  WaitForState(AttemptStatus::RUNNING);
+  program.ended({});
+  ASSERT_TRUE(Wait([&] { return std::filesystem::exists(dir_ / (kToken + "/exit.json")); }));
+  loop_.RunUntil([] { return false; }, absl::Milliseconds(50));  // reads all its events
+  agent_->Leave();
+  loop_.RunUntil([] { return false; }, absl::Milliseconds(50));
+  processes_.jobs[0].ended({});
+  ASSERT_TRUE(Wait([this] { return exited_.has_value(); }));
+}
+
 }  // namespace
 }  // namespace scalelab::worker

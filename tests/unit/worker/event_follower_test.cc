@@ -662,5 +662,19 @@ TEST_F(EventFollowerTest, IgnoresAnAnswerForAnAttemptThatWasForgotten) {
   EXPECT_TRUE(requests_.empty());
 }
 
+TEST_F(EventFollowerTest, AReadThatFailsOnceWhileTheCoordinatorIsAwayLosesNothing) {
+  Write(Step(0) + kFinish);
+  Follow();
+  Finish();
+  Next();
+  loop_.RunUntil([] { return false; }, absl::Milliseconds(50));  // longer than `unreadable`
+  pread_error = ESTALE;
+  Fail(absl::UnavailableError("gone"));  // the follower reads the same lines again
+  pread_error = 0;
+  const auto batches = DrainAll();
+  EXPECT_FALSE(batches.empty());
+  EXPECT_EQ(follower_.Problem("t"), "");
+}
+
 }  // namespace
 }  // namespace scalelab::worker

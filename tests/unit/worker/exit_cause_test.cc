@@ -133,5 +133,15 @@ TEST(JudgeExit, JudgesWithoutTheOutputFilesIfTheyAreNotRegularOnes) {
   EXPECT_THAT(JudgeExit(Ended(1), "mpirun", 1, dir.path()).message, HasSubstr("status 1"));
 }
 
+TEST(JudgeExit, CallsItALaunchErrorWhenATaskOfSrunCannotStartTorchrun) {
+  TempDir dir;
+  Append(dir / "launcher.err",
+         "scalelab-rank: cannot start 'torchrun': No such file or directory\n"
+         "srun: error: n1: task 0: Exited with exit code 127\n");
+  const ExitCause judged = JudgeExit(Ended(127), "srun", 2, dir.path());
+  EXPECT_EQ(judged.cause, Attempt::LAUNCH_ERROR);
+  EXPECT_THAT(judged.message, HasSubstr("cannot start 'torchrun'"));
+}
+
 }  // namespace
 }  // namespace scalelab::worker

@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -291,6 +293,29 @@ TEST(ProcessTree, FindsTheEnvironmentAProcessWasStartedWith) {
   EXPECT_FALSE(HasEnvironment(getpid(), "SCALELAB_TREE_TEST=later"));
   EXPECT_TRUE(HasEnvironment(getpid(), std::string("PATH=") + getenv("PATH")));
   EXPECT_FALSE(HasEnvironment(getpid(), "PATH="));
+}
+
+TEST(ProcessTree, AProcessWhoseMainThreadHasEndedIsLivingAndCanBeKilled) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([] {
+      while (true) pause();
+    }).detach();
+    syscall(SYS_exit, 0);  // ends this thread only
+  }
+  const std::string stat = absl::StrCat("/proc/", child, "/stat");
+  for (int i = 0; i < 1000 && ReadAll(stat).find(") Z ") == std::string::npos; ++i) usleep(10'000);
+  bool found = false;
+  for (const ProcessInfo& process : DescendantsOf(getpid())) {
+    if (process.pid != child) continue;
+    found = true;
+    Signal(process, SIGKILL);
+  }
+  EXPECT_TRUE(found);
+  if (!found) kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
 }
 
 }  // namespace

@@ -153,5 +153,19 @@ TEST_F(PowerTest, OfGpusWithoutALibraryNothingIsKnown) {
   EXPECT_EQ(source.Read(1).values[kJoules], 0);
 }
 
+TEST_F(PowerTest, WithDifferentModelsAnIndexIsNotClear) {
+  const std::vector<Nvml::Gpu> gpus = {{"GPU-aa1", "A"}, {"GPU-bb2", "B"}};
+  EXPECT_EQ(SelectGpus(gpus, {1, "0"}), std::nullopt);
+  EXPECT_THAT(SelectGpus(gpus, {1, "GPU-bb2"}), Optional(ElementsAre(1)));
+  EXPECT_THAT(SelectGpus(gpus, {2, "1,0"}), Optional(ElementsAre(1, 0)));
+}
+
+TEST_F(PowerTest, APartOfAGpuHasNoFigure) {
+  setenv("FAKE_NVML", "mig", 1);
+  PowerSource source({FAKE_NVML_LIBRARY, dir_.path()});
+  EXPECT_FALSE(source.Select({1, std::nullopt}));
+  EXPECT_FALSE(source.Select({1, "0"}));
+}
+
 }  // namespace
 }  // namespace scalelab::worker
