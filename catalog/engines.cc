@@ -20,7 +20,8 @@ std::vector<Engine> MakeEngines() {
   constexpr unsigned kNothing = 0, kCompile = Sum(ParameterGroup::kCompile);
   constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
   constexpr unsigned kParts = Sum(ParameterGroup::kParts);
-  constexpr unsigned kStep = kParts | Sum(ParameterGroup::kStep),
+  constexpr unsigned kGraph = Sum(ParameterGroup::kGraph);
+  constexpr unsigned kStep = kParts | kGraph | Sum(ParameterGroup::kStep),
                      kCheckpoint = Sum(ParameterGroup::kCheckpoint);
   constexpr unsigned kCompression = Sum(ParameterGroup::kCompression),
                      kLowRank = Sum(ParameterGroup::kLowRank);
@@ -68,10 +69,10 @@ std::vector<Engine> MakeEngines() {
       {"native/tensor", kTrainer, "", "", kMpi, false, kOptional, all, all, divisible, no_sync, kStep | kTensor | kCheckpoint},
       {"native/parameter-server", kTrainer, "", "", kMpi, false, kOptional, all, unscaled, all, no_sync, kServers},
       {"native/data-parallel", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kReplicas},
-      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
+      {"pytorch/ddp", kAdapter, "pytorch", "pytorch_ddp.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kGraph | kCheckpoint},
       {"pytorch/fsdp", kAdapter, "pytorch2", "pytorch_fsdp.py", kNone, false, kOptional, gloo, all, many, own_batch, kCompile | kCheckpoint},
       {"pytorch/zero1", kAdapter, "pytorch", "pytorch_zero1.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
-      {"pytorch/powersgd", kAdapter, "pytorch", "pytorch_powersgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
+      {"pytorch/powersgd", kAdapter, "pytorch", "pytorch_powersgd.py", kNone, false, kOptional, gloo, unscaled, many, own_batch,
        kBuckets | kLowRank | kCheckpoint, kNotMeasured, all, "compresses gradients to matrices of low rank"},
       {"pytorch/local-sgd", kAdapter, "pytorch", "pytorch_local_sgd.py", kNone, false, kOptional, gloo, all, many, own_batch,
        kLocal | kCheckpoint, kNotMeasured, all, "averages parameters instead of gradients"},

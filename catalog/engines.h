@@ -31,13 +31,14 @@ enum class ParameterGroup : unsigned {
   kSparse = 1 << 8,         // the largest elements of a gradient
   kLocal = 1 << 9,          // steps between averages of the parameters
   kSlowMomentum = 1 << 10,  // momentum over such averages
-  kCheckpoint = 1 << 12,    // checkpoints; a run of an engine that does not read it must keep the defaults
-  kPipeline = 1 << 13,      // stages of a model on different ranks
-  kServers = 1 << 14,       // ranks that hold parameters for others
-  kReplicas = 1 << 15,      // replicas of the model in one process
-  kCompile = 1 << 16,       // a compiler for the whole step
-  kTensor = 1 << 17,        // layers divided among ranks
-  kParts = 1 << 18,  // parts of a batch; a run of an engine that does not read it must keep the defaults
+  kGraph = 1 << 11,  // recording of the step; a run of an engine that does not read it must keep the defaults
+  kCheckpoint = 1 << 12,  // checkpoints; a run of an engine that does not read it must keep the defaults
+  kPipeline = 1 << 13,    // stages of a model on different ranks
+  kServers = 1 << 14,     // ranks that hold parameters for others
+  kReplicas = 1 << 15,    // replicas of the model in one process
+  kCompile = 1 << 16,     // a compiler for the whole step
+  kTensor = 1 << 17,      // layers divided among ranks
+  kParts = 1 << 18,       // parts of a batch; a run of an engine that does not read it must keep the defaults
 };
 
 struct Engine {

@@ -101,8 +101,8 @@ const Names& StudyKeyNames() {
 
 bool IsNativeOnly(const RunParameter& parameter) {
   using enum ParameterGroup;
-  constexpr ParameterGroup kGroups[] = {kStep,         kParts,      kAllReduce, kSparse,
-                                        kSlowMomentum, kCheckpoint, kCompile};
+  constexpr ParameterGroup kGroups[] = {kStep,   kParts,        kGraph,      kAllReduce,
+                                        kSparse, kSlowMomentum, kCheckpoint, kCompile};
   return std::ranges::find(kGroups, parameter.group) != std::end(kGroups);
 }
 

@@ -25,9 +25,10 @@ SHORTEST = 25  # seconds that must be left for another one
 # Name in the report -> engine and options.
 MODES = {
     "native, CUDA graph": ("native/ddp", {"cuda_graph": True}),
-    "PyTorch, compiled": ("pytorch/ddp", {"compile": True}),
+    "PyTorch, compiled, CUDA graphs": ("pytorch/ddp", {"compile": True, "cuda_graph": True}),
     "PyTorch, eager": ("pytorch/ddp", {}),
     "native, eager": ("native/ddp", {}),
+    "PyTorch, compiled": ("pytorch/ddp", {"compile": True}),
 }
 SMALL = {"dataset": "synthetic", "image_size": 32, "classes": 10, "train_samples": "50000", "warmup_steps": 30, "max_steps": "330"}
 LARGE = {"dataset": "synthetic", "image_size": 224, "classes": 1000, "warmup_steps": 10, "max_steps": "70"}
@@ -52,7 +53,8 @@ def benchmarks(quick, gpus):
             for mode, (engine, more) in MODES.items():
                 spec = {"model": model, "precision": precision, **sizes, **more}
                 singles.append((f"{model}, batch {batch}, {precision}", mode, engine, _spec(spec, batch, 1), 1))
-    return singles[:8] + found + singles[8:]
+    first = 2 * len(MODES)
+    return singles[:first] + found + singles[first:]
 
 
 def _spec(spec, batch, ranks):

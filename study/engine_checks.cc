@@ -157,6 +157,11 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
     misfits.push_back({parameter.name, absl::StrCat(who, " does not have ", parameter.name, " ", value,
                                                     "; use ", usual, ", or ", EngineWith(parameter))});
   }
+  if (run.cuda_graph() && !run.compile() && engine->Reads(ParameterGroup::kGraph)) {
+    misfits.push_back({"cuda_graph", absl::StrCat(who,
+                                                  " records only what torch.compile makes; add compile: "
+                                                  "true, or remove cuda_graph")});
+  }
   if (engine->one_process && resources.ranks_per_node() > 0 && resources.ranks_per_node() < run.ranks()) {
     misfits.push_back({"resources.ranks_per_node", absl::StrCat(who, " is one process, so its ", run.ranks(),
                                                                 " ranks share a node; set ranks_per_node to ",

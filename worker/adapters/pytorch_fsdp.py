@@ -46,6 +46,10 @@ class PytorchFsdp(GroupEngine):
         fully_shard(model, mesh=mesh)
         return model
 
+    def sgd_kernels(self):
+        # PyTorch has no fused SGD for shards (DTensor).
+        return super().sgd_kernels() if self.ranks == 1 else {"foreach": True}
+
     def step(self, images, labels, rate):
         result = super().step(images, labels, rate)
         if self.ranks == 1:

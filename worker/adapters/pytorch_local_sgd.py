@@ -18,6 +18,8 @@ with training.importing("pytorch/local-sgd", "pytorch"):
 class PytorchLocalSgd(PytorchDdp):
     name = "pytorch/local-sgd"
     shared_state = ()  # between two averages, ranks have different parameters and momentum
+    # PyTorch's averager replaces the weights by contiguous ones, and fused SGD needs weights and momentum with equal strides.
+    weights_follow_layout = False
 
     def wrap(self, model):
         wrapped = super().wrap(model)
@@ -36,6 +38,15 @@ class PytorchLocalSgd(PytorchDdp):
             return optimizer
         averager = PeriodicModelAverager(period=self.spec.local_steps, warmup_steps=self.spec.local_start_step)
         return PostLocalSGDOptimizer(optim=optimizer, averager=averager)
+
+    def apply_scaled(self, scaler):
+        if self.ranks == 1:
+            super().apply_scaled(scaler)
+            return
+        # A rank skips its own steps with infinite gradients, but it averages in the same steps as all others.
+        scaler.step(self.optimizer.optim)
+        scaler.update()
+        self.optimizer.averager.average_parameters(params=self.optimizer.param_groups)
 
     def state(self):
         return {**super().state(), "hook": {"iter": self._hook.iter if self.ranks > 1 else 0}}

@@ -119,7 +119,7 @@ class PytorchPipeline(GroupEngine):
         costs = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
         if self.rank == 0:
             # Measure copies of the blocks, because training a block changes its running statistics.
-            costs += torch.tensor(self._measure(copy.deepcopy(nn.ModuleList(blocks))), dtype=torch.float64)
+            costs.copy_(torch.tensor(self._measure(copy.deepcopy(nn.ModuleList(blocks))), dtype=torch.float64))
         dist.broadcast(costs, 0)
         return costs.tolist()
 

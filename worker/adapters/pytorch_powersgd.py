@@ -1,5 +1,5 @@
 """Engine pytorch/powersgd: DistributedDataParallel with its PowerSGD communication hook (Vogels et al. 2019)."""
-from scalelab import training
+from scalelab import choices, training
 
 with training.importing("pytorch/powersgd", "pytorch"):
     import torch
@@ -18,6 +18,11 @@ _HOOK = ("error_dict", "p_memory_dict", "q_memory_dict", "iter")
 
 class PytorchPowerSgd(PytorchDdp):
     name = "pytorch/powersgd"
+
+    def join(self):
+        # The hook adds errors to the gradients of the next step, whose scale amp-fp16 may change.
+        choices.check_precision(self.spec, self.device.type == "cuda", gpu_precisions=("tf32",))
+        super().join()
 
     def wrap(self, model):
         wrapped = super().wrap(model)

@@ -14,7 +14,9 @@
 namespace scalelab {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
+using testing::Field;
 using testing::HasSubstr;
 using testing::SizeIs;
 
@@ -154,6 +156,25 @@ TEST(StudyEngines, PipelinesOfPytorchNeedEqualPartsAndNoFewerThanStages) {
   EXPECT_THAT(Wrong(On("pytorch/pipeline", R"(, "accumulation_steps": 2, "last_batch": "keep")")),
               Only("fixed.last_batch",
                    "engine pytorch/pipeline does not have last_batch keep; use drop, or a native engine"));
+}
+
+TEST(StudyEngines, ErrorsOfPowerSgdAreNotScaled) {
+  EXPECT_THAT(
+      Wrong(On("pytorch/powersgd", R"(, "precision": "amp-fp16")", R"("resources": {"gpus_per_rank": 1})")),
+      Contains(Field(&FieldViolation::field, "fixed.precision")));
+  EXPECT_TRUE(ExpandStudy(On("pytorch/powersgd", R"(, "precision": "amp-bf16")")).ok());
+}
+
+TEST(StudyEngines, PytorchRecordsGraphsOnlyOfACompiledModel) {
+  EXPECT_TRUE(ExpandStudy(On("native/ddp", R"(, "cuda_graph": true)")).ok());
+  EXPECT_TRUE(ExpandStudy(On("pytorch/ddp", R"(, "cuda_graph": true, "compile": true)")).ok());
+  EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "cuda_graph": true)")),
+              Only("fixed.cuda_graph",
+                   "engine pytorch/ddp records only what torch.compile makes; add compile: true, or remove "
+                   "cuda_graph"));
+  EXPECT_THAT(Wrong(On("pytorch/zero1", R"(, "cuda_graph": true, "compile": true)")),
+              Only("fixed.cuda_graph",
+                   "engine pytorch/zero1 does not have cuda_graph true; use false, or a native engine"));
 }
 
 TEST(StudyEngines, LayersAreDividedAmongRanksThatDivideTheRun) {

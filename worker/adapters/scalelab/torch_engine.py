@@ -47,6 +47,10 @@ class TorchEngine(training.Engine):
         self._scales = loss_scale.Log()
         if spec.compile:
             self._compile()
+        elif spec.cuda_graph:
+            raise RunError(
+                f"engine {spec.engine} records only what torch.compile makes: add compile: true, or remove cuda_graph", "configuration"
+            )
         torch.manual_seed(splitmix.seed32(spec.seed, rank))  # for dropout
 
     def join(self):
@@ -69,7 +73,12 @@ class TorchEngine(training.Engine):
         for parameter in model.parameters():
             groups[parameter.dim() < 2 and not self.spec.decay_norm]["params"].append(parameter)
         groups = [group for group in groups if group["params"]]
-        return torch.optim.SGD(groups, lr=self.spec.learning_rate, momentum=self.spec.momentum, **self.sgd_kernels())
+        optimizer = torch.optim.SGD(groups, lr=self.spec.learning_rate, momentum=self.spec.momentum, **self.sgd_kernels())
+        if self.precision.scaler is not None and self.spec.momentum:
+            # Fused SGD allocates the momentum in its first step. If that step is skipped, the momentum has no value.
+            for parameter in (p for group in groups for p in group["params"] if p.requires_grad):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
 
     def sgd_kernels(self):
         """Returns the argument of torch.optim.SGD that selects its fastest kernels."""
@@ -80,8 +89,8 @@ class TorchEngine(training.Engine):
         """Compiles forward and backward. Collective: in the first step, ranks wait for ranks that compile longer."""
         if not hasattr(torch, "compile"):
             raise RunError(f"compile needs torch 2.1 or later, this is {torch.__version__}: remove it", "configuration")
-        # On a GPU, "reduce-overhead" also records CUDA graphs, with which small models are several times as fast.
-        self.wrapped = torch.compile(self.wrapped, dynamic=False, mode="reduce-overhead" if self.device.type == "cuda" else None)
+        mode = "reduce-overhead" if self.spec.cuda_graph and self.device.type == "cuda" else None
+        self.wrapped = torch.compile(self.wrapped, dynamic=False, mode=mode)
         self.pass_over_zeros()
 
     def pass_over_zeros(self):

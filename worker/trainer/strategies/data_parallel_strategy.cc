@@ -46,6 +46,8 @@ class DataParallelStrategy::Threads {
       streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     std::unique_lock lock(mutex_);
     body_ = [&](size_t i) {
+      // A copy between GPUs runs on the calling thread's current stream of the source, which may be another replica's GPU.
+      const c10::MultiStreamGuard on_streams(streams);
       const c10::StreamGuard on_stream(streams[i]);
       body(i);
     };
