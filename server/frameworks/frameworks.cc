@@ -75,6 +75,18 @@ std::optional<v1::FrameworkEnvironment> Frameworks::EnvironmentOf(const std::str
   return environment;
 }
 
+std::vector<std::string> Frameworks::Listed() const {
+  std::vector<std::string> names;
+  for (const Engine& engine : Engines()) {
+    names.push_back(EngineOn(engine.name, false));
+    if (engine.program != Engine::Program::kAdapter) continue;
+    const std::string on_gpus = Configured({&engine, true}).venv();
+    if (on_gpus != Configured({&engine, false}).venv() && access(on_gpus.c_str(), F_OK) == 0)
+      names.push_back(EngineOn(engine.name, true));
+  }
+  return names;
+}
+
 // Returns the engine to probe in place of `engine`. If ranks run on other machines, this is an engine with
 // the same environment that needs no GPU.
 const Engine& Frameworks::ProbedEngine(const Engine& engine) const {

@@ -50,6 +50,9 @@ class Frameworks {
   // that deploy/frameworks --cuda makes, unless the configuration names another one.
   std::optional<v1::FrameworkEnvironment> EnvironmentOf(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the names of all engines for a list of them: the engines on CPUs, and after each the engine on GPUs if deploy/frameworks
+  // --cuda has made an environment of its own for it. Reads files.
+  std::vector<std::string> Listed() const;
   // Calls `done` once with the state of each engine, by the names of EngineOn: during this call when all states are cached, else from
   // another thread. Ignores unknown engines. Returns UNAVAILABLE if scalelabd is stopping.
   void Ask(const std::vector<std::string>& names, Done done) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -87,15 +87,19 @@ grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerCon
   return BeginCall(handler_, context, response, [&](const auto& call) {
     // The pool `files` handles the rest, because it reads files of the environments.
     ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
-      frameworks_.Ask({EngineNames().begin(), EngineNames().end()},
-                      [listing](absl::StatusOr<FrameworkStates> states) {
-                        if (listing->over()) return;
-                        if (states.ok()) {
-                          for (absl::string_view engine : EngineNames())
-                            *listing->response.add_frameworks() = std::move((*states)[std::string(engine)]);
-                        }
-                        listing->Finish(states.status());
-                      });
+      std::vector<std::string> names = frameworks_.Listed();
+      const auto finish = [listing, names](absl::StatusOr<FrameworkStates> states) {
+        if (listing->over()) return;
+        if (states.ok()) {
+          for (const std::string& name : names) {
+            v1::Framework& framework = *listing->response.add_frameworks();
+            framework = std::move((*states)[name]);
+            framework.set_engine(name);
+          }
+        }
+        listing->Finish(states.status());
+      };
+      frameworks_.Ask(names, finish);
       return absl::OkStatus();
     });
   });

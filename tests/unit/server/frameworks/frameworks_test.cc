@@ -99,6 +99,24 @@ TEST_F(FrameworksTest, APositiveResultIsCachedUntilTheEnvironmentChanges) {
   EXPECT_EQ(Calls(), 2);
 }
 
+TEST_F(FrameworksTest, ListsAnEngineOnGpusIfItHasAnEnvironmentForThem) {
+  Works("pytorch-cuda", "torch 2.11.0");
+  Frameworks frameworks(options_);
+  const std::vector<std::string> names = frameworks.Listed();
+  EXPECT_EQ(std::ranges::count(names, "native/ddp on GPUs"), 0);
+  EXPECT_EQ(std::ranges::count(names, "pytorch/fsdp on GPUs"), 0) << "its environment is pytorch2-cuda";
+  const auto ddp = std::ranges::find(names, "pytorch/ddp");
+  ASSERT_NE(ddp, names.end());
+  EXPECT_EQ(*std::next(ddp), "pytorch/ddp on GPUs");
+  FrameworkStates states = Ask(frameworks, names);
+  EXPECT_FALSE(states["pytorch/ddp"].usable());
+  EXPECT_EQ(states["pytorch/ddp on GPUs"].version(), "torch 2.11.0");
+  // An environment that the configuration names is for both.
+  options_.environments = {{"pytorch/*", directory_ + "/pytorch-cuda", {}, ""}};
+  Frameworks configured(options_);
+  EXPECT_EQ(std::ranges::count(configured.Listed(), "pytorch/ddp on GPUs"), 0);
+}
+
 TEST_F(FrameworksTest, ANegativeResultIsNotCached) {
   Environment(
       "pytorch",
