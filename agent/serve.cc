@@ -68,72 +68,102 @@ class SuspensionWatch {
 // A thread that answers requests in order.
 class Lane {
  public:
-  explicit Lane(std::function<void(v1::ServeResponse)> answer)
-      : answer_(std::move(answer)), thread_([this] { Work(); }) {}
-  // Drops the requests that wait, and blocks until the one in progress is answered.
+  // `wait`: whether the destructor blocks until the request in progress is answered. Otherwise `answer` may still be called after
+  // it, so it must own all objects that it uses.
+  Lane(std::function<void(v1::ServeResponse)> answer, bool wait)
+      : state_(std::make_shared<State>(std::move(answer))),
+        wait_(wait),
+        thread_([state = state_] { state->Work(); }) {}
+  // Drops the requests that wait.
   ~Lane() {
     {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
+      absl::MutexLock lock(&state_->mutex);
+      state_->stopping = true;
     }
-    thread_.join();
+    if (wait_) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
   }
   // Returns false if too many requests wait.
   bool Add(v1::ServeResponse request) {
-    absl::MutexLock lock(&mutex_);
-    if (queue_.size() >= kMaxQueue) return false;
-    queue_.push_back(std::move(request));
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->queue.size() >= kMaxQueue) return false;
+    state_->queue.push_back(std::move(request));
     return true;
   }
 
  private:
-  void Work() {
-    while (true) {
-      v1::ServeResponse next;
-      {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(
-            +[](Lane* lane)
-                 ABSL_NO_THREAD_SAFETY_ANALYSIS { return lane->stopping_ || !lane->queue_.empty(); },
-            this));
-        if (stopping_) return;
-        next = std::move(queue_.front());
-        queue_.pop_front();
+  struct State {
+    explicit State(std::function<void(v1::ServeResponse)> function) : answer(std::move(function)) {}
+    void Work() {
+      while (true) {
+        v1::ServeResponse next;
+        {
+          absl::MutexLock lock(&mutex);
+          mutex.Await(absl::Condition(
+              +[](State* state)
+                   ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->stopping || !state->queue.empty(); },
+              this));
+          if (stopping) return;
+          next = std::move(queue.front());
+          queue.pop_front();
+        }
+        answer(std::move(next));
       }
-      answer_(std::move(next));
     }
-  }
 
-  const std::function<void(v1::ServeResponse)> answer_;
-  absl::Mutex mutex_;
-  std::deque<v1::ServeResponse> queue_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+    const std::function<void(v1::ServeResponse)> answer;
+    absl::Mutex mutex;
+    std::deque<v1::ServeResponse> queue ABSL_GUARDED_BY(mutex);
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
+  };
+
+  const std::shared_ptr<State> state_;
+  const bool wait_;
   std::thread thread_;
+};
+
+// What the threads that answer use. A read of a file may take longer than the stream exists.
+struct Connection {
+  Connection(const Executor& answers, Channel* open) : executor(answers), stream(open) {}
+  const Executor executor;
+  absl::Mutex writing;
+  Channel* stream ABSL_GUARDED_BY(writing);  // null: the stream has ended
 };
 
 // Answers the requests of an open stream.
 void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionWatch& watch,
                     const ServeOptions& options) {
-  absl::Mutex writing;
-  const auto answer = [&](const v1::ServeResponse& request) {
-    if (watch.suspended()) return;
-    if (options.log && request.has_execute()) options.log(Describe(request));
+  const auto connection = std::make_shared<Connection>(executor, &stream);
+  const auto answer = [connection, &watch, &options](const v1::ServeResponse& request) {
+    if (request.has_execute()) {  // then this thread ends before `watch` does
+      if (watch.suspended()) return;
+      if (options.log) options.log(Describe(request));
+    }
     v1::ServeRequest message;
-    *message.mutable_answer() = executor.Answer(request);
+    *message.mutable_answer() = connection->executor.Answer(request);
+    absl::MutexLock lock(&connection->writing);
+    if (connection->stream == nullptr) return;
     if (options.log && !message.answer().error().empty())
       options.log(absl::StrCat("refused: ", message.answer().error()));
-    absl::MutexLock lock(&writing);
-    stream.Write(message);  // after an error, the next read fails
+    connection->stream->Write(message);  // after an error, the next read fails
   };
-  // A filesystem that blocks must not delay programs.
-  Lane programs(answer), files(answer);
-  v1::ServeResponse request;
-  while (stream.Read(&request)) {
-    Lane& lane = request.has_execute() ? programs : files;
-    // This does not happen with a correct coordinator, whose limit for pending requests is smaller
-    // than the lane's.
-    if (!lane.Add(std::move(request)) && options.log) options.log("too many requests; one was dropped");
+  {
+    // A filesystem that blocks must delay neither programs nor the next connection. No program may still run when the agent
+    // connects again.
+    Lane programs(answer, true), files(answer, false);
+    v1::ServeResponse request;
+    while (stream.Read(&request)) {
+      Lane& lane = request.has_execute() ? programs : files;
+      // This does not happen with a correct coordinator, whose limit for pending requests is smaller
+      // than the lane's.
+      if (!lane.Add(std::move(request)) && options.log) options.log("too many requests; one was dropped");
+    }
   }
+  absl::MutexLock lock(&connection->writing);
+  connection->stream = nullptr;
 }
 
 }  // namespace

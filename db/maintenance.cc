@@ -20,9 +20,10 @@ Maintenance::Maintenance(Store& store, std::function<void(const absl::Status&)> 
 
 Maintenance::~Maintenance() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  stop_.notify_one();
   thread_.join();
 }
 
@@ -30,8 +31,8 @@ void Maintenance::Run() {
   absl::Duration backoff = kIdle, wait = kIdle;
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
+      std::unique_lock lock(mutex_);
+      if (stop_.wait_for(lock, absl::ToChronoNanoseconds(wait), [this] { return stopping_; })) return;
     }
     const absl::StatusOr<bool> more = store_.Maintain();
     if (more.ok()) {

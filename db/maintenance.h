@@ -1,11 +1,11 @@
 // A thread that calls Store::Maintain.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "db/store.h"
 
 namespace scalelab::db {
@@ -26,8 +26,10 @@ class Maintenance {
 
   Store& store_;
   const std::function<void(const absl::Status&)> report_;
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Timeouts of std::condition_variable follow the steady clock, those of absl::Mutex the wall clock.
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 

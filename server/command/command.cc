@@ -14,6 +14,7 @@ extern "C" {  // missing in the header of glibc 2.36
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -22,7 +23,7 @@ extern "C" {  // missing in the header of glibc 2.36
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace scalelab::server {
 namespace {
@@ -65,13 +66,19 @@ bool Drain(int fd, std::string* text) {
   return true;
 }
 
+// Longer timeouts do not occur; it avoids an overflow of the clock.
+constexpr absl::Duration kLongest = absl::Hours(24 * 365);
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
 // Reads output until the process ends (`pidfd` becomes readable), `cancel` becomes readable or `deadline`
 // passes. Does not wait for children of the process that keep the output open.
-void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, CommandResult* result) {
+void Follow(int pidfd, int out, int err, int cancel, SteadyTime deadline, CommandResult* result) {
   pollfd watch[] = {{pidfd, POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}, {cancel, POLLIN, 0}};
   std::string* texts[] = {nullptr, &result->out, &result->err};
   while (true) {
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left =
+        std::max(absl::FromChrono(deadline - std::chrono::steady_clock::now()), absl::ZeroDuration());
     const int ready = poll(watch, 4, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     const bool over = ready > 0 && watch[0].revents != 0;
     for (int i : {1, 2}) {
@@ -80,7 +87,7 @@ void Follow(int pidfd, int out, int err, int cancel, absl::Time deadline, Comman
     result->truncated = result->out.size() > kMaxOutput || result->err.size() > kMaxOutput;
     if (over || result->truncated) return;
     const bool cancelled = ready > 0 && watch[3].revents != 0;
-    if (cancelled || absl::Now() >= deadline) {
+    if (cancelled || std::chrono::steady_clock::now() >= deadline) {
       result->timed_out = true;
       return;
     }
@@ -121,7 +128,9 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, const std::string& input,
                                          const std::vector<std::string>& environment, absl::Duration timeout,
                                          int cancel) {
-  const absl::Time deadline = absl::Now() + timeout;
+  // The steady clock, because a wall clock that is set back would prolong the timeout.
+  const SteadyTime deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(timeout, kLongest));
   std::vector<int> open;
   absl::Cleanup close_all = [&] {
     for (int fd : open) close(fd);

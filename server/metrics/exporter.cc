@@ -18,19 +18,13 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(ExporterOptions option
 }
 
 Exporter::~Exporter() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
+  stop_.Stop();
   if (thread_.joinable()) thread_.join();
 }
 
 void Exporter::Run() {
-  while (true) {
-    Sample();
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.period)) return;
-  }
+  do Sample();
+  while (!stop_.WaitFor(options_.period));
 }
 
 void Exporter::Sample() {

@@ -16,6 +16,7 @@
 #include "server/core/coordinator.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
+#include "server/time/stop_signal.h"
 
 namespace scalelab::server {
 
@@ -45,7 +46,7 @@ class Exporter {
  private:
   Exporter(ExporterOptions options, Metrics& metrics, Coordinator& coordinator)
       : options_(std::move(options)), metrics_(metrics), coordinator_(coordinator) {}
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run();
   void Sample();
 
   const ExporterOptions options_;
@@ -54,8 +55,7 @@ class Exporter {
   std::unique_ptr<HttpServer> server_;
   std::shared_ptr<std::atomic<bool>> asking_ =
       std::make_shared<std::atomic<bool>>(false);  // whether a request to the core thread is in flight
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  StopSignal stop_;
   std::thread thread_;
 };
 

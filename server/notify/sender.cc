@@ -49,11 +49,7 @@ Sender::~Sender() { Stop(absl::InfiniteDuration()); }
 
 bool Sender::Stop(absl::Duration grace) {
   bool ended = true;
-  {
-    SteadyMutexLock lock(&wait_);
-    stopping_ = true;
-    wait_.SignalAll();
-  }
+  stop_.Stop();
   {
     absl::MutexLock lock(&mutex_);
     ended = mutex_.AwaitWithTimeout(absl::Condition(
@@ -71,12 +67,8 @@ bool Sender::Stop(absl::Duration grace) {
 }
 
 void Sender::Run() {
-  while (true) {
-    const bool more = SendOne();
-    SteadyMutexLock lock(&wait_);
-    if (!more && !stopping_) wait_.WaitFor(options_.period);
-    if (stopping_) break;
-  }
+  bool more = true;
+  while (!stop_.WaitFor(more ? absl::ZeroDuration() : options_.period)) more = SendOne();
   absl::MutexLock lock(&mutex_);
   --running_;
 }

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "db/store.h"
-#include "server/time/steady_mutex.h"
+#include "server/time/stop_signal.h"
 
 namespace scalelab::server {
 
@@ -52,8 +52,7 @@ class Sender {
 
   const SenderOptions options_;
   db::Store& store_;
-  SteadyMutex wait_;
-  bool stopping_ ABSL_GUARDED_BY(wait_) = false;
+  StopSignal stop_;
   absl::Mutex mutex_;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;             // threads
   std::set<std::string> busy_ ABSL_GUARDED_BY(mutex_);  // receivers to which a thread sends

@@ -229,9 +229,9 @@ Scorer::~Scorer() { Stop(absl::InfiniteDuration()); }
 bool Scorer::Stop(absl::Duration grace) {
   if (!thread_.joinable()) return true;
   bool ended = true;
+  stop_.Stop();
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
     ended = mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
   }
   if (ended) {
@@ -243,19 +243,16 @@ bool Scorer::Stop(absl::Duration grace) {
 }
 
 void Scorer::Run() {
-  while (true) {
+  do {
     const auto scored = ScorePredictions(store_, absl::ToUnixMicros(absl::Now()));
     if (!scored.ok()) {
       spdlog::error("predictions cannot be scored, and are tried again: {}", scored.status().ToString());
     } else if (*scored > 0) {
       spdlog::info("{} predictions have got their scores", *scored);
     }
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), period_)) {
-      ended_ = true;
-      return;
-    }
-  }
+  } while (!stop_.WaitFor(period_));
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
 }
 
 }  // namespace scalelab::server

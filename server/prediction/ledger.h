@@ -12,6 +12,7 @@
 #include "db/store.h"
 #include "scalelab/v1/prediction.pb.h"
 #include "server/prediction/predict.h"
+#include "server/time/stop_signal.h"
 
 namespace scalelab::server {
 
@@ -51,7 +52,7 @@ class Scorer {
   db::Store& store_;
   const absl::Duration period_;
   absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  StopSignal stop_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

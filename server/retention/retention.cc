@@ -60,9 +60,9 @@ Retention::~Retention() { Stop(absl::InfiniteDuration()); }
 
 bool Retention::Stop(absl::Duration grace) {
   bool ended = true;
+  stop_.Stop();
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
     if (!thread_.joinable()) return true;
     ended = mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
   }
@@ -83,24 +83,12 @@ RetentionRules Retention::rules() const {
   return rules_;
 }
 
-bool Retention::Stopping() {
-  absl::MutexLock lock(&mutex_);
-  return stopping_;
-}
-
 void Retention::Run() {
   absl::Duration wait = options_.first;
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) {
-        ended_ = true;
-        return;
-      }
-    }
+  while (!stop_.WaitFor(wait)) {
     wait = options_.period;
     if (rules().empty()) continue;
-    const auto pruned = Prune(/*dry_run=*/false, [this] { return Stopping(); });
+    const auto pruned = Prune(/*dry_run=*/false, [this] { return stop_.stopped(); });
     if (!pruned.ok()) {
       spdlog::error("retention failed, and is tried again in {}: {}", absl::FormatDuration(wait),
                     pruned.status().ToString());
@@ -205,7 +193,7 @@ absl::StatusOr<v1::PruneResponse> Retention::PruneAlone(bool dry_run, const std:
   }
   if (absl::Status status = PruneFiles(rules, now, dry_run, over, *std::move(due), response); !status.ok())
     return status;
-  while (!dry_run && !over() && !Stopping()) {
+  while (!dry_run && !over() && !stop_.stopped()) {
     const auto more = store_.Maintain();
     if (!more.ok()) return more.status();
     if (!*more) break;
@@ -287,10 +275,10 @@ absl::StatusOr<std::optional<int64_t>> Retention::MeasureFiles(Removal what,
     FilesSize& size = sizes_[{what, id}];
     // A size from the future was measured before the clock was set back.
     if (size.at < absl::FromUnixMicros(now) - max_age || size.at > options_.now()) {
-      if (over() || Stopping()) return std::nullopt;
+      if (over() || stop_.stopped()) return std::nullopt;
       FilesRemoved found;
       const absl::Status status = RemoveFilesOf(*files, what, id, now, /*dry_run=*/true, over, found);
-      if (over() || Stopping()) return std::nullopt;
+      if (over() || stop_.stopped()) return std::nullopt;
       // After an error, the sum contains the files that were found so far, and the next call measures
       // this study again.
       size = {found.bytes, status.ok() ? options_.now() : absl::InfinitePast()};
@@ -312,10 +300,10 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveDeletedStudies(
   FilesRemoved removed;
   std::vector<int64_t> studies;
   for (const int64_t id : *deleted) {
-    if (over() || Stopping()) break;
+    if (over() || stop_.stopped()) break;
     const int64_t files_before = removed.files;
     const auto done = files->RemoveStudy(
-        id, absl::FromUnixMicros(now) - age, dry_run, [&] { return over() || Stopping(); }, removed);
+        id, absl::FromUnixMicros(now) - age, dry_run, [&] { return over() || stop_.stopped(); }, removed);
     if (done.value_or(removed.files > files_before)) studies.push_back(id);
     if (!done.ok() && !absl::IsCancelled(done.status()))
       spdlog::warn("retention: files of the deleted study {} remain, and are tried again: {}", id,
@@ -363,7 +351,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
   if (!files.ok()) return files.status();
   FilesRemoved removed;
   for (const int64_t id : *studies) {
-    if (over() || Stopping()) break;
+    if (over() || stop_.stopped()) break;
     db::Micros until = now;
     if (unfinished.contains(id)) {
       const auto marks = db::GetRemoved(store_, id);
@@ -379,7 +367,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
     if (!status.ok()) {
       spdlog::warn("retention: {} of study {} remain, and are tried again: {}", What(due.what), id,
                    std::string(status.message()));
-    } else if (!dry_run && !over() && !Stopping()) {
+    } else if (!dry_run && !over() && !stop_.stopped()) {
       if (absl::Status ended = db::EndRemoval(store_, due.what, id); !ended.ok()) return ended;
     }
   }
@@ -395,12 +383,12 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int6
   const FilesOf what = removal == Removal::kLogs ? FilesOf::kLogs : FilesOf::kEverything;
   absl::Status first_error;
   std::set<int64_t> runs;  // runs whose checkpoints are already removed or counted
-  for (int64_t after = 0; !over() && !Stopping();) {
+  for (int64_t after = 0; !over() && !stop_.stopped();) {
     const auto attempts = db::ListEndedAttempts(store_, study, until, after, kAttemptsPerRead);
     // If the study was retried, the rest is removed when the study is final again.
     if (!attempts.ok()) return attempts.status();
     for (const db::EndedAttempt& attempt : *attempts) {
-      if (over() || Stopping()) break;
+      if (over() || stop_.stopped()) break;
       after = attempt.id;
       if (attempt.directory.empty()) continue;  // restored from an archive, which has no files
       first_error.Update(

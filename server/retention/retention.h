@@ -19,6 +19,7 @@
 #include "scalelab/v1/admin.pb.h"
 #include "server/retention/attempt_files.h"
 #include "server/retention/rules.h"
+#include "server/time/stop_signal.h"
 
 namespace scalelab::server {
 
@@ -99,7 +100,6 @@ class Retention {
   absl::StatusOr<v1::PruneResponse::Removed> RemoveDeletedStudies(absl::Duration age, db::Micros now,
                                                                   bool dry_run,
                                                                   const std::function<bool()>& over);
-  bool Stopping() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RetentionOptions options_;
   db::Store& store_;
@@ -107,7 +107,7 @@ class Retention {
   std::map<std::pair<db::Removal, int64_t>, FilesSize> sizes_ ABSL_GUARDED_BY(at_work_);  // by study id
   mutable absl::Mutex mutex_;
   RetentionRules rules_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  StopSignal stop_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // whether the thread has ended
   std::thread thread_;
 };

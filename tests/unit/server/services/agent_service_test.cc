@@ -10,6 +10,7 @@
 #include "agent/serve.h"
 #include "scalelab/v1/agent.grpc.pb.h"
 #include "server/scheduler/agent/agent_scheduler.h"
+#include "tests/fakes/hanging_directory.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -142,6 +143,17 @@ TEST_F(AgentServiceTest, FilesOfTheUserAreRead) {
             absl::StatusCode::kNotFound);
   EXPECT_EQ(hub_.ReadFile(OwnName(), "/etc", "passwd", 0, 3).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(AgentServiceTest, AReadThatHangsDoesNotKeepTheAgentFromConnectingAgain) {
+  const auto ended = StartAgent();
+  const std::string folder = UserDirectory(directory_ + "/runs", OwnName()) + "/1/2/token";
+  std::filesystem::create_directories(folder);
+  auto hanging = HangingDirectory::Mount(folder);
+  if (!hanging.ok()) GTEST_SKIP() << hanging.status();
+  EXPECT_FALSE(hub_.ReadFile(OwnName(), folder, "rank-0.out", 0, 3).ok());  // after 15 s
+  EXPECT_EQ(ended.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  hanging->reset();
 }
 
 TEST_F(AgentServiceTest, ANewerAgentReplacesTheOlderOneWhoseRequestsAreLost) {
