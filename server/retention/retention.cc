@@ -101,6 +101,8 @@ void Retention::Run() {
           removed.rule(), removed.studies(), removed.points(), removed.directories(), removed.bytes());
     }
   }
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
 }
 
 absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(const RetentionRules& rules, db::Micros now) {
