@@ -7,9 +7,11 @@
 // ranks call no further operation.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/device/device.h"
@@ -22,6 +24,19 @@ namespace {
 void Write(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text << "\n";
   std::filesystem::rename(path + ".new", path);
+}
+
+// Waits until all ranks but one have failed, because the abort that follows would end a slower rank before it has found out.
+void AwaitErrorsOfOthers(const std::string& directory, int ranks) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto failed = [&] {
+    int count = 0;
+    for (int r = 0; r < ranks; ++r)
+      count += std::filesystem::exists(directory + "/error-" + std::to_string(r));
+    return count;
+  };
+  while (failed() < ranks - 1 && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 int Main(int argc, char** argv) {
@@ -59,6 +74,7 @@ int Main(int argc, char** argv) {
     }
   } catch (const TrainerError& e) {
     Write(directory + "/error-" + number, e.what());
+    AwaitErrorsOfOthers(directory, static_cast<int>(spec.ranks));
   }
   AbortOtherRanks(1);
   return 1;
