@@ -22,9 +22,6 @@ if "GPU_PATHS_INSIDE" not in os.environ:
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "worker", "adapters"))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from pytorch_fsdp import PytorchFsdp  # noqa: E402
-from pytorch_local_sgd import PytorchLocalSgd  # noqa: E402
-from pytorch_pipeline import PytorchPipeline  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager  # noqa: E402
@@ -32,6 +29,9 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.optim import PostLocalSGDOptimizer  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
+from pytorch_fsdp import PytorchFsdp  # noqa: E402
+from pytorch_local_sgd import PytorchLocalSgd  # noqa: E402
+from pytorch_pipeline import PytorchPipeline  # noqa: E402
 from scalelab.spec import Spec  # noqa: E402
 from scalelab.torch_engine import TorchEngine  # noqa: E402
 

@@ -80,7 +80,7 @@ TEST(JudgeExit, CallsItALaunchErrorWhenTheRankProgramCannotBeStarted) {
 
 TEST(JudgeExit, QuotesWhatSrunSaysOfTheFirstRankThatDied) {
   TempDir dir;
-  std::ofstream(dir / "rank-0.err");
+  Append(dir / "rank-0.err", "");
   std::ofstream(dir / "launcher.err") << "srun: error: n2: task 1: Killed\n"
                                          "srun: Terminating StepId=4.1\n"
                                          "srun: error: n1: task 0: Terminated\n";
