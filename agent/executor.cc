@@ -1,6 +1,7 @@
 #include "agent/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr size_t kMaxOutput = 3 << 20;
 constexpr size_t kMaxErrors = 64 << 10;
 constexpr int64_t kMaxTimeoutMs = 300'000;
+constexpr int kMaxReads = 4;  // at the same time
 
 v1::ServeRequest::Answer Refusal(const absl::Status& why) {
   v1::ServeRequest::Answer answer;
@@ -38,6 +40,18 @@ v1::ServeRequest::Answer AnswerOf(server::CommandResult result) {
   return answer;
 }
 
+// Reads a part of a file. A read that hangs continues when its connection has ended (serve.cc), so the number of reads of this
+// process is limited.
+absl::StatusOr<std::string> Read(const User& user, const v1::ServeResponse::ReadFile& read) {
+  static std::atomic<int> reads = 0;
+  absl::StatusOr<std::string> data = absl::UnavailableError(absl::StrCat(
+      "the filesystem has not answered ", kMaxReads, " earlier reads; check it on the login node"));
+  if (++reads <= kMaxReads)
+    data = ReadUserFile(user.directory, read.directory(), read.name(), read.offset(), read.length());
+  --reads;
+  return data;
+}
+
 }  // namespace
 
 v1::ServeRequest::Answer Executor::Execute(const v1::ServeResponse::Execute& execute) const {
@@ -59,9 +73,7 @@ v1::ServeRequest::Answer Executor::Answer(const v1::ServeResponse& request) cons
   if (request.has_execute()) {
     answer = Execute(request.execute());
   } else if (request.has_read_file()) {
-    const v1::ServeResponse::ReadFile& read = request.read_file();
-    absl::StatusOr<std::string> data =
-        ReadUserFile(user_.directory, read.directory(), read.name(), read.offset(), read.length());
+    absl::StatusOr<std::string> data = Read(user_, request.read_file());
     if (data.ok())
       answer.set_standard_output(*std::move(data));
     else

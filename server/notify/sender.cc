@@ -103,7 +103,7 @@ bool Sender::SendOne() {
   }
   if (!delivered) notice = Send(std::move(notice));
   const absl::Status stored = db::UpdateNotice(store_, notice);
-  if (!stored.ok())
+  if (!stored.ok() && !delivered)  // once for each notification, not in each period
     spdlog::error("the state of notification {} cannot be stored, and is tried again: {}", notice.key,
                   stored.ToString());
   absl::MutexLock lock(&mutex_);

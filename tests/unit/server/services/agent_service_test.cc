@@ -2,11 +2,14 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "agent/executor.h"
 #include "agent/serve.h"
 #include "scalelab/v1/agent.grpc.pb.h"
 #include "server/scheduler/agent/agent_scheduler.h"
@@ -154,6 +157,37 @@ TEST_F(AgentServiceTest, AReadThatHangsDoesNotKeepTheAgentFromConnectingAgain) {
   EXPECT_FALSE(hub_.ReadFile(OwnName(), folder, "rank-0.out", 0, 3).ok());  // after 15 s
   EXPECT_EQ(ended.wait_for(std::chrono::seconds(5)), std::future_status::ready);
   hanging->reset();
+}
+
+TEST_F(AgentServiceTest, TheNumberOfReadsThatHangIsLimited) {
+  const std::string folder = directory_ + "/runs/1/2/token";
+  std::filesystem::create_directories(folder);
+  auto hanging = HangingDirectory::Mount(folder);
+  if (!hanging.ok()) GTEST_SKIP() << hanging.status();
+  const agent::Executor executor({geteuid(), directory_ + "/runs"}, runner_);
+  v1::ServeResponse request;
+  request.mutable_read_file()->set_directory(folder);
+  request.mutable_read_file()->set_name("rank-0.out");
+  request.mutable_read_file()->set_length(3);
+  std::vector<std::thread> reads;
+  std::atomic<int> ended = 0;
+  std::string refused;
+  absl::Mutex mutex;
+  for (int i = 0; i < 5; ++i) {
+    reads.emplace_back([&] {
+      const std::string error = executor.Answer(request).error();
+      absl::MutexLock lock(&mutex);
+      if (ended++ == 0) refused = error;  // the others end with the file system
+    });
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    const auto one = [&] { return ended == 1; };
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&one), absl::Seconds(30)));
+    EXPECT_EQ(refused, "the filesystem has not answered 4 earlier reads; check it on the login node");
+  }
+  hanging->reset();
+  for (std::thread& read : reads) read.join();
 }
 
 TEST_F(AgentServiceTest, ANewerAgentReplacesTheOlderOneWhoseRequestsAreLost) {
