@@ -46,6 +46,7 @@ install(FILES deploy/nginx/scalelab.conf DESTINATION ${doc}/examples/nginx COMPO
 # The service of a Debian system.
 install(FILES deploy/systemd/scalelabd.service deploy/systemd/scalelabd-backup.service deploy/systemd/scalelabd-backup.timer
   DESTINATION lib/systemd/system COMPONENT server EXCLUDE_FROM_ALL)
+install(PROGRAMS deploy/systemd/remove-old-backups DESTINATION lib/scalelab COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES deploy/systemd/scalelab-agent.service DESTINATION lib/systemd/user COMPONENT client EXCLUDE_FROM_ALL)
 install(FILES ${packages}/scalelabd.yaml DESTINATION /etc/scalelab COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${packages}/client-config DESTINATION /etc/xdg/scalelab RENAME config COMPONENT server EXCLUDE_FROM_ALL)
@@ -103,9 +104,9 @@ set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS adduser)
 set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS "scalelab-worker, scalelab-client")
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "libmunge2, nginx-light, slurm-client, scalelab-doc")
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/packages/control/conffiles
-  ${CMAKE_BINARY_DIR}/packages/control/postinst ${CMAKE_BINARY_DIR}/packages/control/prerm
-  ${CMAKE_BINARY_DIR}/packages/control/postrm)
-foreach(script conffiles postinst prerm postrm)
+  ${CMAKE_BINARY_DIR}/packages/control/preinst ${CMAKE_BINARY_DIR}/packages/control/postinst
+  ${CMAKE_BINARY_DIR}/packages/control/prerm ${CMAKE_BINARY_DIR}/packages/control/postrm)
+foreach(script conffiles preinst postinst prerm postrm)
   configure_file(${packages}/server.${script} ${CMAKE_BINARY_DIR}/packages/control/${script} COPYONLY)
 endforeach()
 

@@ -47,4 +47,6 @@ function(scalelab_empty_unused_libraries library pattern folder)
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.c "/* Stands for libraries that a program names and never uses. */\n")
   add_library(scalelab_empty SHARED ${CMAKE_CURRENT_BINARY_DIR}/empty.c)
   set_target_properties(scalelab_empty PROPERTIES OUTPUT_NAME empty LIBRARY_OUTPUT_DIRECTORY ${folder} LINKER_LANGUAGE C)
+  # install(DIRECTORY) does not strip, and lintian reports libraries with symbols as an error.
+  target_link_options(scalelab_empty PRIVATE LINKER:--strip-all)
 endfunction()

@@ -24,6 +24,9 @@ namespace scalelab::db {
 namespace {
 
 constexpr int kBusyTimeoutMs = 10'000;
+// With a rollback journal, a commit waits until a backup has copied the whole database. The lock file excludes other
+// writers, so only readers in other processes can make a commit wait.
+constexpr int kCommitTimeoutMs = 3'600'000;
 constexpr size_t kMostRowsKept = 100'000;  // of curves: up to 30 MB
 
 // Takes the lock that keeps a second daemon from opening the database. It is the lock of a separate file,
@@ -316,6 +319,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
   if (status.ok()) status = CheckIdentity(**writer);
   if (!status.ok()) return status;
+  if (options.rollback_journal) sqlite3_busy_timeout((*writer)->handle(), kCommitTimeoutMs);
 
   auto store = std::make_unique<SqliteStore>(std::move(*lock), std::move(*writer), options);
   for (int i = 0; i < std::max(options.readers, 1); ++i) {

@@ -12,7 +12,8 @@ namespace scalelab::db {
 struct SqliteOptions {
   std::string path;
   // Use a rollback journal instead of WAL. It is the only safe mode on a network filesystem; without it, a
-  // database there is rejected.
+  // database there is rejected. While another process reads, for example a backup, commits wait for it, at most an hour,
+  // and reads wait for the commit.
   bool rollback_journal = false;
   int readers = 4;  // number of read-only connections
   // Number of pages of 4 KiB in the WAL after which a commit runs a checkpoint. A checkpoint copies each changed page

@@ -17,6 +17,7 @@
 #include "proto/uuid.h"
 #include "server/notify/channels.h"
 #include "server/process_limits.h"
+#include "server/retention/study_ids.h"
 #include "server/scheduler/agent/agent_scheduler.h"
 #include "server/scheduler/local_scheduler.h"
 #include "server/scheduler/slurm_scheduler.h"
@@ -136,6 +137,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   auto store = db::OpenSqliteStore({daemon->data_dir_->database(), config.rollback_journal});
   if (!store.ok()) return store.status();
   daemon->store_ = *std::move(store);
+  // With agents, the directories belong to the users, who could choose any number.
+  if (config.jobs_run_as == "service") {
+    if (auto s = SkipIdsOfDirectories(config.runs_dir, *daemon->store_); !s.ok()) return s;
+  }
   daemon->maintenance_ = std::make_unique<db::Maintenance>(*daemon->store_, [](const absl::Status& status) {
     spdlog::error("maintenance of the database failed, and is tried again: {}", status.ToString());
   });

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "db/archive/archive.h"
 #include "db/sqlite/return_if_error.h"
@@ -17,11 +19,20 @@ const Value& At(const ArchiveTable& table, const ArchiveRow& row, const char* co
   return row.values[ColumnIndex(table, column)];
 }
 
+// A submission allows no longer names, and only printable ASCII characters.
+constexpr size_t kLongestName = 100, kLongestOwner = 64;
+
+bool IsName(absl::string_view text, size_t longest) {
+  return text.size() <= longest && std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
+}
+
 // Reads the members of the study row that a restore needs for its decisions.
 absl::Status ReadStudy(const ArchiveTable& table, const ArchiveRow& row, StudyRow& study) {
   study.id = At(table, row, "id").integer;
   study.name = At(table, row, "name").bytes;
   study.owner = At(table, row, "owner").bytes;
+  if (!IsName(study.name, kLongestName) || !IsName(study.owner, kLongestOwner))
+    return Inconsistent(table, "whose name or owner is too long or has a character that is not allowed");
   study.spec = At(table, row, "spec").bytes;
   study.runs = At(table, row, "runs").integer;
   study.created = At(table, row, "created").integer;

@@ -66,6 +66,10 @@ absl::StatusOr<bool> IsFinalStudy(Database& db, int64_t study_id) {
   return found;
 }
 
+absl::StatusOr<int64_t> ReadLastStudyId(Database& db) {
+  return db.QueryInt("SELECT coalesce(max(value), 0) FROM counter WHERE name = 'study'");
+}
+
 absl::Status NotFinal(int64_t study_id) {
   return absl::FailedPreconditionError(
       absl::StrCat("study ", study_id, " is not final, and is left as it is"));
@@ -182,13 +186,49 @@ absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_
   return attempts;
 }
 
+absl::StatusOr<bool> RunEndedBy(Store& store, int64_t study_id, int64_t run_id, Micros until) {
+  bool ended = false;
+  const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
+    Transaction transaction(db, Transaction::Kind::kRead);
+    SCALELAB_RETURN_IF_ERROR(transaction.status());
+    const absl::StatusOr<bool> final_study = IsFinalStudy(db, study_id);
+    if (!final_study.ok()) return final_study.status();
+    if (!*final_study) return NotFinal(study_id);
+    Statement later(db, "SELECT count(*) = 0 FROM attempt WHERE run_id = ? AND (state < 4 OR finished > ?)");
+    later.Bind(run_id, until);
+    if (later.Step()) later.Read(ended);
+    return later.status();
+  });
+  if (!status.ok()) return status;
+  return ended;
+}
+
+absl::StatusOr<int64_t> GetLastStudyId(Store& store) {
+  absl::StatusOr<int64_t> id = 0;
+  const absl::Status status = store.ReadRows([&](Database& db) {
+    id = ReadLastStudyId(db);
+    return id.status();
+  });
+  if (!status.ok()) return status;
+  return id;
+}
+
+absl::Status RaiseLastStudyId(Store& store, int64_t id) {
+  return store.WriteRows([&](Database& db) {
+    return Statement(
+               db,
+               "INSERT INTO counter (name, value) VALUES ('study', ?1) ON CONFLICT (name) DO UPDATE SET "
+               "value = max(value, ?1)")
+        .Run(id);
+  });
+}
+
 absl::StatusOr<std::vector<int64_t>> ListDeletedStudies(Store& store, const std::vector<int64_t>& ids) {
   std::vector<int64_t> deleted;
   const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
     Transaction transaction(db, Transaction::Kind::kRead);
     SCALELAB_RETURN_IF_ERROR(transaction.status());
-    const absl::StatusOr<int64_t> largest =
-        db.QueryInt("SELECT coalesce(max(value), 0) FROM counter WHERE name = 'study'");
+    const absl::StatusOr<int64_t> largest = ReadLastStudyId(db);
     if (!largest.ok()) return largest.status();
     for (const int64_t id : ids) {
       if (id <= 0 || id > *largest) continue;

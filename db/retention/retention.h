@@ -50,6 +50,14 @@ struct EndedAttempt {
 // Returns FAILED_PRECONDITION if the study is no longer final.
 absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_t study_id, Micros until,
                                                             int64_t after, int limit);
+// Returns whether all attempts of the run ended at `until` or earlier. If not, the run was retried, and its checkpoints
+// may be newer than `until`. Returns FAILED_PRECONDITION if the study is no longer final.
+absl::StatusOr<bool> RunEndedBy(Store& store, int64_t study_id, int64_t run_id, Micros until);
+
+// Returns the largest id that a study ever had; 0 if there was no study.
+absl::StatusOr<int64_t> GetLastStudyId(Store& store);
+// Makes the ids of new studies larger than `id`. The coordinator must not run yet, because it reads the largest id once.
+absl::Status RaiseLastStudyId(Store& store, int64_t id);
 
 // Returns those of `ids` that were ids of studies and whose rows are all deleted, in the order of `ids`. Does
 // not return ids above the largest one that a study ever had.

@@ -106,6 +106,7 @@ void Coordinator::SetDrain(bool on, std::string reason, Done<int> done) {
 void Coordinator::Configure(const CoordinatorTuning& tuning) {
   PostEvent([this, tuning](db::Micros, Effects&) {
     static_cast<CoordinatorTuning&>(options_) = tuning;
+    next_poll_ = std::min(next_poll_, steady_ + tuning.poll_interval);
     lifecycle_->Configure(tuning.policy, absl::ToInt64Microseconds(tuning.worker_timeout));
   });
 }

@@ -252,12 +252,12 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int64_t>> AttemptFiles::ListStudies() {
+absl::StatusOr<std::vector<int64_t>> AttemptFiles::ListStudies(int64_t above) {
   std::vector<int64_t> ids;
   const absl::Status status = ForEachEntry(fd_, path_, [&](const std::string& name, const std::string& path) {
     int64_t id = 0;
     // Converting back leaves out names such as "007" and "+7".
-    if (!absl::SimpleAtoi(name, &id) || id <= 0 || absl::StrCat(id) != name) return absl::OkStatus();
+    if (!absl::SimpleAtoi(name, &id) || id <= above || absl::StrCat(id) != name) return absl::OkStatus();
     struct stat found {};
     if (fstatat(fd_, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
       return errno == ENOENT ? absl::OkStatus() : Failed("look at", path, errno);

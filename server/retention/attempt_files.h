@@ -42,10 +42,10 @@ class AttemptFiles {
   absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
                       const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed);
 
-  // Returns the ids of the studies that have a directory RUNS/STUDY, in ascending order. Leaves out
-  // entries that are not directories, that belong to another user or whose names are not ids. Returns
-  // the filesystem's errors.
-  absl::StatusOr<std::vector<int64_t>> ListStudies();
+  // Returns the ids larger than `above` of the studies that have a directory RUNS/STUDY, in ascending order. Leaves
+  // out entries that are not directories, that belong to another user or whose names are not ids. Returns the
+  // filesystem's errors.
+  absl::StatusOr<std::vector<int64_t>> ListStudies(int64_t above = 0);
 
   // Removes RUNS/STUDY with everything in it and adds it to `removed`, unless a file in it was changed after `until`
   // by the clock of the filesystem. If it contains no file, the times of its directories count. Returns whether it was

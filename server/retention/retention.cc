@@ -359,8 +359,18 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       const auto marks = db::GetRemoved(store_, id);
       if (!marks.ok()) return marks.status();
       until = due.what == Removal::kLogs ? marks->logs : marks->directories;
-    } else if (!dry_run) {
-      const absl::Status begun = db::BeginRemoval(store_, due.what, id, now);
+    } else {
+      // Look for a directory first. If all are missing or left alone, nothing is recorded as removed.
+      FilesRemoved found;
+      const absl::Status looked = RemoveFilesOf(
+          *files, due.what, id, now, /*dry_run=*/true, [&] { return found.directories > 0 || over(); },
+          found);
+      if (looked.ok() && found.directories == 0) {
+        removed.left += found.left;
+        if (found.left > 0) removed.why_left = std::move(found.why_left);
+        continue;
+      }
+      const absl::Status begun = dry_run ? absl::OkStatus() : db::BeginRemoval(store_, due.what, id, now);
       if (absl::IsFailedPrecondition(begun)) continue;
       if (!begun.ok()) return begun;
     }
@@ -396,6 +406,10 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int6
       first_error.Update(
           files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run, removed));
       if (what != FilesOf::kEverything || !runs.insert(attempt.run_id).second) continue;
+      // Ask directly before the removal, because the run may have been retried in the meantime.
+      const absl::StatusOr<bool> ended = db::RunEndedBy(store_, study, attempt.run_id, until);
+      if (!ended.ok()) return ended.status();
+      if (!*ended) continue;
       const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
       first_error.Update(files.Remove(absl::StrCat(run, "/", db::kCheckpointsName), study, attempt.run_id,
                                       db::kCheckpointsName, what, dry_run, removed));

@@ -250,6 +250,28 @@ TEST_P(StoreArchive, RowsThatDoNotFitTogetherAreRefused) {
     EXPECT_EQ(without(name).code(), absl::StatusCode::kDataLoss) << name;
 }
 
+TEST_P(StoreArchive, NamesThatNoSubmissionAllowsAreRefused) {
+  Commit(AFinalStudy(3, 2, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  const auto check = [&](const char* column, const std::string& value) {
+    const absl::Status checked =
+        CheckForged(directory_.path() + "/forged", file_->fd(), [&](ArchiveRow& row) {
+          const ArchiveTable& table = ArchiveTables()[row.table];
+          if (table.name == std::string("study")) row.values[ColumnIndex(table, column)].bytes = value;
+          return true;
+        });
+    return checked.code();
+  };
+  EXPECT_EQ(check("name", std::string(100, 'n')), absl::StatusCode::kOk);
+  EXPECT_EQ(check("owner", std::string(64, 'o')), absl::StatusCode::kOk);
+  EXPECT_EQ(check("name", std::string(101, 'n')), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(check("owner", std::string(65, 'o')), absl::StatusCode::kDataLoss);
+  for (const char* column : {"name", "owner"}) {
+    for (const char* text : {"\xff", "two\nlines"})
+      EXPECT_EQ(check(column, text), absl::StatusCode::kDataLoss) << column << " " << text;
+  }
+}
+
 // The tables and columns that schema 8 has added.
 const std::set<std::string> kAddedBySchema8 = {"attempt.resumed_step", "attempt.checkpoint_step",
                                                "study_origin"};

@@ -60,6 +60,8 @@ TEST(Backup, BringsBackWhatWasThereAndTrainingGoesOnAsIfNothingHadHappened) {
   EXPECT_EQ(std::set<std::string>(steps.begin(), steps.end()).size(), static_cast<size_t>(kSteps));
   // The backup does not contain the second allocation: the coordinator rejects its worker, which exits.
   EXPECT_TRUE(Eventually([&] { return service.Workers().empty(); }));
+  EXPECT_NE(service.Submit(Study("new")), lost)
+      << "its run would continue from the checkpoints of the lost study";
 }
 
 TEST(Backup, EveryFailureIsASentence) {

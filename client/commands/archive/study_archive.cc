@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/archive/archive.h"
@@ -51,7 +52,14 @@ class NewFile {
     if (fsync(fd_) != 0 || rename(part_.c_str(), path_.c_str()) != 0) return Failed("write");
     close(fd_);
     fd_ = -1;
-    return absl::OkStatus();
+    const std::string folder = std::filesystem::path(path_).parent_path();
+    const int directory = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = directory >= 0 && fsync(directory) == 0;
+    const int error = errno;
+    if (directory >= 0) close(directory);
+    if (synced) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot sync the folder of ", path_, ": ", std::strerror(error)));
   }
   int64_t size() const { return size_; }
 

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <regex>
+#include <sstream>
 #include <thread>
 
 #include "db/migrations.h"
@@ -106,6 +109,61 @@ TEST_P(Backup, IsOneFileForItsOwnerOnlyAndIsMadeWithoutAServiceToo) {
   EXPECT_EQ(found.st_mode & 0777, 0600U);
   EXPECT_EQ(Points(*Open(copy_), 1), 200U);
   EXPECT_EQ(Points(*Open(path_), 1), 200U);
+}
+
+TEST_P(Backup, WithARollbackJournalCommitsWaitForLongerThanACopyTakes) {
+  if (!GetParam()) GTEST_SKIP() << "with a WAL, commits do not wait for readers";
+  const auto store = Open(path_);
+  absl::StatusOr<int64_t> milliseconds = 0;
+  ASSERT_TRUE(store
+                  ->WriteRows([&](Database& writer) {
+                    milliseconds = writer.QueryInt("PRAGMA busy_timeout");
+                    return milliseconds.status();
+                  })
+                  .ok());
+  EXPECT_GE(*milliseconds, 30 * 60 * 1000);
+}
+
+// Returns the commands of the page on backups that replace the files of the database.
+std::string RestoreCommands() {
+  std::stringstream page;
+  page << std::ifstream(BACKUP_PAGE).rdbuf();
+  std::string text = page.str();
+  text = text.substr(text.find("## Restore"));
+  text = text.substr(text.find("```\n") + 4);
+  text = text.substr(0, text.find("```"));
+  return std::regex_replace(text, std::regex("systemctl [^\n]*|-o scalelab -g scalelab"), "");
+}
+
+TEST_P(Backup, TheCommandsOfThePageRestoreItAlsoAfterACrash) {
+  {
+    const auto store = Open(path_);
+    ASSERT_TRUE(store->Commit(Numbered(1)).ok());
+    ASSERT_TRUE(Make().ok());
+    for (int64_t id = 2; id <= 50; ++id) ASSERT_TRUE(store->Commit(Numbered(id)).ok());
+  }
+  // What a crash leaves: the journal of an interrupted commit, or a WAL that is not checkpointed.
+  const std::string left = copies_.path() + "/left";
+  const std::string journal = path_ + (GetParam() ? "-journal" : "-wal");
+  {
+    const auto db = *Database::Open(path_, Database::Mode::kReadWrite, 1000);
+    // With a small cache, SQLite writes changed pages to the disk before the commit.
+    ASSERT_TRUE(db->Execute("PRAGMA cache_size=1; UPDATE study SET name = 'changed'; BEGIN IMMEDIATE; "
+                            "UPDATE study SET name = hex(randomblob(2000))")
+                    .ok());
+    std::filesystem::copy_file(journal, left);
+  }
+  std::filesystem::rename(left, journal);
+  std::string commands = RestoreCommands();
+  commands = std::regex_replace(commands, std::regex("/var/lib/scalelab"), directory_.path());
+  commands = std::regex_replace(commands, std::regex("/var/backups/scalelab/today.db"), copy_);
+  ASSERT_EQ(std::system(("set -e\n" + commands).c_str()), 0) << commands;
+
+  EXPECT_FALSE(std::filesystem::exists(journal));
+  const auto store = Open(path_);
+  EXPECT_EQ(store->Load()->last_study_id, 1);
+  EXPECT_EQ(store->GetStudy(1)->name, AStudy(1).name);
+  EXPECT_EQ(Points(*store, 1), 200U);
 }
 
 TEST_P(Backup, OverwritesNothing) {

@@ -24,9 +24,9 @@ from spack.package import *
 # Maps each name that the CMake files pass to find_package or pkg_check_modules to a package of Spack.
 # tests/packages/spack_recipe_test.py compares these names with the CMake files.
 LIBRARIES = {
-    "gRPC": "grpc@1.51: +shared",
+    "gRPC": "grpc@1.51: +shared cxxstd=17",
     "Protobuf": "protobuf@3.21:",
-    "absl": "abseil-cpp@20220623: cxxstd=20",
+    "absl": "abseil-cpp@20220623: cxxstd=17",  # the standard of gRPC; its types are those of C++20, too
     "re2": "re2",
     "spdlog": "spdlog",
     "nlohmann_json": "nlohmann-json",
@@ -77,7 +77,7 @@ class Scalelab(CMakePackage):
     for library in LIBRARIES.values():
         depends_on(library)
     with when("+trainer"):
-        depends_on("py-torch@1.13: ~cuda")
+        depends_on("py-torch@1.13: ~cuda +custom-protobuf")  # otherwise it needs protobuf 3.13
         depends_on("openblas threads=pthreads")
         for library in TRAINER_LIBRARIES.values():
             depends_on(library)
@@ -92,8 +92,8 @@ class Scalelab(CMakePackage):
             self.define("SCALELAB_DYGRAPHS", self.spec.variants["dygraphs"].value),
         ]
         if self.spec.satisfies("+trainer"):
-            torch = join_path(python_platlib, "torch")
-            arguments.append(self.define("SCALELAB_TORCH", join_path(self.spec["py-torch"].prefix, torch)))
+            packages = self.spec["python"].package.platlib  # relative to the prefix of each package
+            arguments.append(self.define("SCALELAB_TORCH", join_path(self.spec["py-torch"].prefix, packages, "torch")))
         return arguments
 
     def setup_run_environment(self, env):

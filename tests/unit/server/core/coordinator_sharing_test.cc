@@ -41,6 +41,7 @@ class ScriptedScheduler final : public Scheduler {
   }
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
+    ++polls;
     std::vector<JobStatus> answers;
     for (const std::string& token : tokens) {
       const auto job = jobs.find(token);
@@ -54,7 +55,7 @@ class ScriptedScheduler final : public Scheduler {
     for (const std::string& token : tokens) jobs[token] = JobStatus::State::kCancelled;
     return absl::OkStatus();
   }
-  int cancels = 0;  // calls
+  int cancels = 0, polls = 0;  // calls
   std::map<std::string, JobStatus::State> jobs;
   std::vector<std::string> submitted;
 };
@@ -460,6 +461,23 @@ TEST_F(CoordinatorSharing, LimitsChangeWhileItRuns) {
   coordinator_->Configure(tuning);
   Settle();
   EXPECT_EQ(scheduler_.submitted.size(), 3u);
+}
+
+TEST_F(CoordinatorSharing, AShorterPollIntervalAppliesToTheNextPoll) {
+  Submit("ann", 1);
+  CoordinatorTuning tuning;
+  tuning.policy = policy_;
+  tuning.poll_interval = absl::Hours(1);
+  coordinator_->Configure(tuning);
+  At(absl::Hours(1));  // polls, so that the next poll is an hour away
+  tuning.poll_interval = absl::Seconds(10);
+  coordinator_->Configure(tuning);
+  coordinator_->Step();
+  const int polls = scheduler_.polls;
+  clock_.since_start += absl::Seconds(10);
+  coordinator_->Step();
+  while (coordinator_->StepScheduler()) coordinator_->Step();
+  EXPECT_EQ(scheduler_.polls, polls + 1);
 }
 
 }  // namespace

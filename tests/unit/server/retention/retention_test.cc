@@ -395,7 +395,8 @@ TEST_F(RetentionTest, ARemovalThatWasInterruptedIsCompleted) {
   {
     Retention retention(Options(rules), *store_);
     int asked = 0;
-    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 1; }).ok());
+    // Three calls precede the first removal.
+    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
   }
   EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), ElementsAre(1));
   EXPECT_TRUE(fs::exists(DirectoryOf(1, 9)));
@@ -420,6 +421,102 @@ TEST_F(RetentionTest, AnAttemptThatCannotBeRemovedDoesNotKeepTheOthers) {
   Prune(rules);
   EXPECT_FALSE(fs::exists(stuck));
   EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
+}
+
+TEST_F(RetentionTest, TheCheckpointsOfARetriedRunHaveTheAgeOfItsLastAttempt) {
+  CommitStudy(1, 200);
+  // A directory that is too deep interrupts the removal.
+  std::string deep = DirectoryOf(1);
+  for (int i = 0; i < 80; ++i) fs::create_directory(deep += "/d");
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  RetentionOptions options = Options(rules);
+  absl::Time now = now_;
+  options.now = [&now] { return now; };
+  Retention retention(options, *store_);
+  const auto prune = [&] { EXPECT_TRUE(retention.Prune(/*dry_run=*/false, [] { return false; }).ok()); };
+  prune();
+  ASSERT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), SizeIs(1));
+  // The study is retried and ends an hour later.
+  now += absl::Hours(1);
+  db::WriteBatch batch;
+  batch.studies = {db::AStudy(1)};
+  batch.studies[0].state = db::StudyState::kFailed;
+  batch.attempts = {db::AnAttempt(1500, 1000, 2)};
+  batch.attempts[0].state = db::AttemptState::kFailed;
+  batch.studies[0].finished = batch.attempts[0].finished = absl::ToUnixMicros(now);
+  batch.attempts[0].directory = runs() + "/1/1000/token-1500";
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  fs::create_directories(batch.attempts[0].directory);
+  fs::create_directories(runs() + "/1/1000/checkpoints/step-8");
+  fs::remove_all(DirectoryOf(1) + "/d");
+  prune();
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+  EXPECT_TRUE(fs::exists(runs() + "/1/1000/checkpoints/step-8"));
+  EXPECT_TRUE(fs::exists(batch.attempts[0].directory));
+  now += 181 * kDay;
+  prune();
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+}
+
+// Retries the study when the files of its attempts have been listed.
+class RetryingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReadRows(const std::function<absl::Status(db::Database&)>& read) override {
+    const absl::Status status = ForwardingStore::ReadRows(read);
+    if (--reads_left == 0) {
+      db::WriteBatch batch;
+      batch.studies = {db::AStudy(1)};
+      batch.studies[0].state = db::StudyState::kRunning;
+      EXPECT_TRUE(Commit(batch).ok());
+    }
+    return status;
+  }
+  int reads_left = 0;  // until the study is retried
+};
+
+TEST_F(RetentionTest, ARunThatIsRetriedDuringARemovalKeepsItsCheckpoints) {
+  CommitStudy(1, 200);
+  fs::create_directories(runs() + "/1/1000/checkpoints/step-8");
+  RetryingStore store(std::move(store_));
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), store);
+  // The reads: the size of the database, the studies that are old enough, unfinished removals, the attempts, whether the
+  // run has ended, and the attempts again.
+  store.reads_left = 6;
+  ASSERT_TRUE(retention.Prune(/*dry_run=*/false, [] { return false; }).ok());
+  EXPECT_FALSE(fs::exists(DirectoryOf(1)));
+  EXPECT_TRUE(fs::exists(runs() + "/1/1000/checkpoints/step-8"));
+}
+
+TEST_F(RetentionTest, WhatIsMissingOrLeftAloneIsNotRecordedAsRemoved) {
+  CommitStudy(1, 200);
+  CommitStudy(2, 200);
+  // The directory of another user's attempt.
+  db::WriteBatch batch;
+  batch.attempts = store_->ListAttempts(2000).value();
+  batch.attempts[0].directory = runs() + "/ann/2/2000/token-2000";
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  fs::create_directories(batch.attempts[0].directory);
+  // The filesystem with the runs is not mounted.
+  fs::rename(runs() + "/1", directory_.path() + "/1");
+  RetentionRules directories, logs;
+  directories.directories = logs.logs = 180 * kDay;
+  for (const RetentionRules& rules : {directories, logs}) {
+    for (const bool dry_run : {true, false})
+      EXPECT_EQ(Prune(rules, dry_run).removed(0).studies(), 0) << dry_run;
+    for (const int64_t study : {1, 2}) {
+      EXPECT_EQ(db::GetRemoved(*store_, study)->directories, 0) << study;
+      EXPECT_EQ(db::GetRemoved(*store_, study)->logs, 0) << study;
+    }
+  }
+  fs::rename(directory_.path() + "/1", runs() + "/1");
+  EXPECT_EQ(Prune(directories).removed(0).studies(), 1);
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+  EXPECT_EQ(db::GetRemoved(*store_, 1)->directories, absl::ToUnixMicros(now_));
+  EXPECT_EQ(db::GetRemoved(*store_, 2)->directories, 0);
 }
 
 TEST_F(RetentionTest, TheThreadAppliesTheRules) {

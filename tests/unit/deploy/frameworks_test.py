@@ -1,0 +1,50 @@
+"""deploy/frameworks: the reason that it prints if an environment is not usable."""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "deploy", "frameworks")
+# Stands for the Python of an environment: the arguments are the probe and an engine.
+PYTHON = """#!/bin/sh
+case $2 in
+  good/*) echo '{"engine":"'$2'","usable":true,"reason":""}' ;;
+  bad/*) echo '{"engine":"'$2'","usable":false,"reason":"it is not installed"}' ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+class WhyNot(unittest.TestCase):
+    def why_not(self, engines):
+        """Returns the exit status and the output of why_not for an environment with these engines."""
+        with open(SCRIPT, encoding="utf-8") as file:
+            function = re.search(r"^why_not\(\) {\n.*?^}\n", file.read(), re.MULTILINE | re.DOTALL).group()
+        with tempfile.TemporaryDirectory() as directory:
+            os.mkdir(directory + "/bin")
+            with open(directory + "/bin/python", "w", encoding="utf-8") as file:
+                file.write(PYTHON)
+            os.chmod(directory + "/bin/python", 0o755)
+            script = f"""set -euo pipefail
+                declare -A engines=([name]='{engines}')
+                python=/usr/bin/python3 adapters=/adapters
+                {function}
+                why=$(why_not {directory} name)
+                printf '%s' "$why" """
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    def test_usable_engines_have_no_reason(self):
+        self.assertEqual(self.why_not("good/1 good/2"), (0, ""))
+        self.assertEqual(self.why_not(""), (0, ""))
+
+    def test_the_first_reason_is_printed(self):
+        self.assertEqual(self.why_not("good/1 bad/2 bad/3 bad/4"), (0, "bad/2: it is not installed"))
+
+    def test_a_probe_that_fails_is_a_reason(self):
+        self.assertEqual(self.why_not("good/1 broken/2"), (0, "broken/2: its probe failed"))
+
+
+if __name__ == "__main__":
+    unittest.main()
