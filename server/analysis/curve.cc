@@ -372,7 +372,9 @@ CurvePoint CurveMaker::MakePoint(const Point& point, const std::string& fingerpr
   mean_of(point.peak_memory, kNoLimit, &CurvePoint::mutable_peak_memory);
   mean_of(point.accuracy, 1, &CurvePoint::mutable_accuracy);
   mean_of(point.train_loss, kNoLimit, &CurvePoint::mutable_train_loss, -kNoLimit);
-  mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
+  // Without the repeats that did not reach the target, this would be the mean of the fastest.
+  if (point.time_to_accuracy.size() == static_cast<size_t>(point.succeeded))
+    mean_of(point.time_to_accuracy, kNoLimit, &CurvePoint::mutable_time_to_accuracy);
   if (!point.concurrent.empty()) out.set_concurrent_attempts(Mean(point.concurrent));
   out.set_most_concurrent_attempts(point.most_concurrent);
   if (comparisons_[point.index].measured && point.succeeded > 0)

@@ -82,6 +82,10 @@ std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
   return ratio;
 }
 
+bool CellRatios::MayCompare(size_t a, size_t b) {
+  return CommonBlocks(*cells_[a], *cells_[b]) > 0 || (!paired_ && ByModel(a, b).has_value());
+}
+
 std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
   const bool complete = cells_[a]->block == cells_[b]->block;
   std::vector<Sample> common;

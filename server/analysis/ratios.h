@@ -41,6 +41,8 @@ class CellRatios {
   };
   // Returns cell a / cell b; nothing if the cells cannot be compared, because no blocks connect them.
   std::optional<Ratio> Compare(size_t a, size_t b);
+  // Returns whether Compare returns a ratio of these two cells, which have values.
+  bool MayCompare(size_t a, size_t b);
 
   // Returns the relative difference of two cells with this number of repeats that is found with a probability
   // of 80% (Cohen, Statistical Power Analysis, 1988); 0 if the noise is unknown.

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/util/message_differencer.h"
 #include "server/analysis/curve.h"
 #include "server/analysis/statistics.h"
 #include "server/core/convert.h"
@@ -64,14 +63,17 @@ struct Series {
   std::string without_ranks;
 };
 
-std::optional<size_t> FindCell(const StudyData& study, Struct key, int ranks) {
+// The numbers of the cells of a study, by ToJson of the key without ranks, and by ranks.
+using CellNumbers = std::map<std::pair<std::string, int>, size_t>;
+
+CellNumbers NumberCells(const StudyData& study) {
+  CellNumbers numbers;
   for (size_t i = 0; i < study.cells.size(); ++i) {
-    if (study.cells[i].ranks != ranks) continue;
-    Struct of_cell = study.parameters.Key(i);
-    of_cell.mutable_fields()->erase("ranks");
-    if (google::protobuf::util::MessageDifferencer::Equals(of_cell, key)) return i;
+    Struct key = study.parameters.Key(i);
+    key.mutable_fields()->erase("ranks");
+    numbers.emplace(std::pair(ToJson(key), study.cells[i].ranks), i);
   }
-  return std::nullopt;
+  return numbers;
 }
 
 // The times of runs, by the attempt that produced the results.
@@ -119,9 +121,11 @@ std::vector<RecordedStep> ReadRecorded(const StudyData& source, size_t cell, con
   return steps;
 }
 
-Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const TimesOfAttempts& times) {
+Series ReadSeries(const StudyData& source, const CellNumbers& cells, const v1::CurveSeries& curve,
+                  const TimesOfAttempts& times) {
   Series series;
   series.key = curve.key();
+  const std::string key = ToJson(series.key);
   series.fingerprint = curve.fingerprint();
   const v1::CurvePoint* largest = nullptr;
   for (const v1::CurvePoint& point : curve.points()) {
@@ -129,16 +133,17 @@ Series ReadSeries(const StudyData& source, const v1::CurveSeries& curve, const T
     series.measured.push_back({point.ranks(), point.throughput().mean()});
     largest = &point;
     if (times.empty()) continue;
-    const auto cell = FindCell(source, series.key, point.ranks());
-    const auto parts = cell ? ReadParts(source, *cell, series.fingerprint, times) : std::nullopt;
-    if (parts)
-      series.recorded.push_back({point.ranks(), *parts, ReadRecorded(source, *cell, series.fingerprint)});
+    const auto cell = cells.find({key, point.ranks()});
+    if (cell == cells.end()) continue;
+    if (const auto parts = ReadParts(source, cell->second, series.fingerprint, times))
+      series.recorded.push_back(
+          {point.ranks(), *parts, ReadRecorded(source, cell->second, series.fingerprint)});
   }
   if (largest == nullptr) return series;
   if (largest->speedup().has_low() && largest->speedup().low() > 0)
     series.noise = std::sqrt(largest->speedup().high() / largest->speedup().low()) - 1;
-  if (const auto cell = FindCell(source, series.key, largest->ranks()))
-    series.without_ranks = WithoutRanks(source.parameters.Spec(*cell), Strong(source.spec));
+  if (const auto cell = cells.find({key, largest->ranks()}); cell != cells.end())
+    series.without_ranks = WithoutRanks(source.parameters.Spec(cell->second), Strong(source.spec));
   return series;
 }
 
@@ -150,8 +155,9 @@ std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
   for (const db::RunTimes& of_run : source.times) times[of_run.attempt_id] = &of_run;
   const v1::GetCurveResponse curve =
       MakeCurve(source.spec, source.cells, source.parameters, source.rows, {.resamples = kResamples});
+  const CellNumbers cells = NumberCells(source);
   for (const v1::CurveSeries& of_curve : curve.series()) {
-    Series series = ReadSeries(source, of_curve, times);
+    Series series = ReadSeries(source, cells, of_curve, times);
     if (!series.without_ranks.empty()) all.try_emplace(series.without_ranks, std::move(series));
   }
   return all;

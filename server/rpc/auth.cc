@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/status.h"
+#include "proto/utf8.h"
 #include "server/identity/secrets.h"
 #include "server/rpc/web_metadata.h"
 
@@ -49,7 +50,7 @@ db::AuditRow RowOf(const std::string& action, const absl::Status& status) {
   row.time = absl::ToUnixMicros(absl::Now());
   row.action = action;
   row.result = absl::StatusCodeToString(status.code());
-  row.detail = std::string(status.message().substr(0, kLongestDetail));
+  row.detail = std::string(CutUtf8(status.message(), kLongestDetail));
   row.refused = IsRefusal(status);
   return row;
 }

@@ -32,8 +32,10 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, co
 
 // Fails a call because Coordinator::Read has returned no state.
 inline absl::Status NoState() {
-  return MakeError(absl::StatusCode::kUnavailable, "NO_STATE",
-                   "scalelabd is stopping, or cannot read its database (its log has the reason); try again");
+  return MakeError(
+      absl::StatusCode::kUnavailable, "NO_STATE",
+      "scalelabd is stopping, has too many requests, or cannot read its database (its log has the "
+      "reason); try again");
 }
 inline absl::Status CallerGone() { return absl::CancelledError("the client has disconnected"); }
 inline absl::Status CallTookTooLong() {

@@ -80,7 +80,8 @@ void FillUsage(const State& state, db::Micros now, const Identity&, v1::ListUsag
   response.set_half_life_seconds(absl::ToDoubleSeconds(state.usage.half_life()));
 }
 
-// Lists the queue. A study that the caller may not see has a position, but no name.
+// Lists the queue. A study that the caller may not see has a position with its reasons, but no name, and nothing that it waits
+// for: that may contain error messages of its runs.
 void FillQueue(const State& state, db::Micros now, const Identity& caller, v1::ListQueueResponse& response) {
   for (QueueEntry& from : ListQueue(state, now, kMostEntries)) {
     v1::ListQueueResponse::Entry& entry = *response.add_entries();
@@ -94,7 +95,7 @@ void FillQueue(const State& state, db::Micros now, const Identity& caller, v1::L
     entry.set_priority(study.row.priority);
     entry.set_owner_usage(from.owner_usage);
     entry.set_queued_runs(static_cast<int32_t>(study.queued.size() + study.delayed.size()));
-    entry.set_reason(std::move(from.reason));
+    entry.set_reason(visible ? std::move(from.reason) : std::move(from.order));
   }
 }
 

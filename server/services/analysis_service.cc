@@ -1,7 +1,9 @@
 #include "server/services/analysis_service.h"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -65,7 +67,7 @@ void NameApart(const std::deque<Input>& inputs, std::vector<StudyRows>& studies)
 }
 
 absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsRequest& request,
-                     v1::CompareCellsResponse* response) {
+                     const std::function<bool()>& over, v1::CompareCellsResponse* response) {
   if (request.studies_size() == 0 || request.studies_size() > kMostStudies)
     return absl::InvalidArgumentError(
         absl::StrCat("studies has ", request.studies_size(), " names; it must have 1 to ", kMostStudies));
@@ -78,12 +80,19 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
   std::deque<Input> inputs;
   std::vector<StudyRows> studies;
   for (const std::string& name : request.studies()) {
+    if (over()) return absl::CancelledError("nobody waits for the comparison");
     auto input = ReadInput(store, call, name);
     if (!input.ok()) return input.status();
+    // A study has several names: its number, its display name and "last".
+    const int64_t id = input->study.id;
+    if (std::ranges::any_of(inputs, [id](const Input& other) { return other.study.id == id; }))
+      return absl::InvalidArgumentError(absl::StrCat(StudyName(id), " is named twice; name each study once"));
     studies.push_back(inputs.emplace_back(*std::move(input)).AsRows());
   }
   NameApart(inputs, studies);
-  *response = CompareStudies(studies, request.axis(), request.equivalent());
+  auto compared = CompareStudies(studies, request.axis(), request.equivalent(), over);
+  if (!compared.ok()) return compared.status();
+  *response = *std::move(compared);
   for (const Input& input : inputs) response->add_studies(StudyName(input.study.id));
   return absl::OkStatus();
 }
@@ -115,7 +124,8 @@ grpc::ServerUnaryReactor* AnalysisService::CompareCells(grpc::CallbackServerCont
                                                         const v1::CompareCellsRequest* request,
                                                         v1::CompareCellsResponse* response) {
   return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
-    return Compare(handler_.store, call.client(), request, &call.response);
+    return Compare(
+        handler_.store, call.client(), request, [&call] { return call.over(); }, &call.response);
   });
 }
 

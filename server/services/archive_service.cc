@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -177,11 +178,13 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     StartRead(&message_);
   }
 
+  // Other uploads use the same disk, so its free space may become smaller after the beginning of this one.
   absl::Status CheckSpace(int64_t bytes) const {
-    if (bytes <= most_bytes_) return absl::OkStatus();
+    const int64_t most = std::min(most_bytes_, file_->FreeBytes());
+    if (bytes <= most) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        absl::StrCat("the archive needs more than half of the free space on the disk of scalelabd (",
-                     most_bytes_, " bytes); nothing was stored; free some space"));
+        absl::StrCat("the archive needs more than half of the free space on the disk of scalelabd (", most,
+                     " bytes); nothing was stored; free some space"));
   }
 
   absl::Status Append() {
@@ -326,6 +329,12 @@ grpc::ServerReadReactor<v1::RestoreArchiveRequest>* ArchiveService::RestoreArchi
     grpc::CallbackServerContext* context, v1::RestoreArchiveResponse* response) {
   const auto client = AuditedClient<v1::RestoreArchiveResponse>(handler_, *context);
   if (!client.ok()) return new RefusedUpload(client.status());
+  // The owner of the study is known only after the upload. A caller who may not restore any study is refused before it.
+  const Identity& caller = (*client)->caller();
+  if (auto s = MayRestore(caller, caller.user, /*own=*/true); !s.ok()) {
+    handler_.access.Audit(**client, s);
+    return new RefusedUpload(s);
+  }
   return Upload::Start({coordinator_, handler_, auth_, restores_, *client, response});
 }
 

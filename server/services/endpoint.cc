@@ -1,6 +1,7 @@
 #include "server/services/endpoint.h"
 
 #include <grpc/grpc.h>
+#include <grpc/support/time.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -10,8 +11,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "server/metrics/rpc_counter.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -77,7 +78,7 @@ Endpoint::Endpoint(const EndpointContext& context, bool local)
       agents_(access_, context.agents, context.runs_dir),
       workers_(context.coordinator, access_) {}
 
-Endpoint::~Endpoint() { Shutdown(absl::Now()); }
+Endpoint::~Endpoint() { Shutdown(Clock::System().Steady()); }
 
 absl::Status Endpoint::Start() {
   // Keep the threads of gRPC until the process ends, because stopping them takes 10 s if one of them polls.
@@ -119,9 +120,10 @@ std::shared_ptr<grpc::Channel> Endpoint::InProcessChannel() {
 
 void Endpoint::SetHealthy(bool healthy) { server_->GetHealthCheckService()->SetServingStatus(healthy); }
 
-void Endpoint::Shutdown(absl::Time deadline) {
+void Endpoint::Shutdown(absl::Duration deadline) {
   if (server_ == nullptr) return;
-  server_->Shutdown(absl::ToChronoTime(deadline));
+  const int64_t left = absl::ToInt64Nanoseconds(deadline - Clock::System().Steady());
+  server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN)));
   server_->Wait();
   workers_.Stop();
 }

@@ -60,8 +60,8 @@ class Endpoint {
   std::shared_ptr<grpc::Channel> InProcessChannel();
   // Sets the result of the health check.
   void SetHealthy(bool healthy);
-  // Refuses new calls and cancels those in flight at `deadline`.
-  void Shutdown(absl::Time deadline);
+  // Refuses new calls and cancels those in flight at `deadline`, a time of Clock::Steady.
+  void Shutdown(absl::Duration deadline);
 
  private:
   const Access access_;

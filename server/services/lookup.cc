@@ -63,6 +63,14 @@ absl::Status CheckKept(const char* what, db::Micros ended, db::Micros removed, c
                    "; its results remain: `scalelab run show ", run.id, "`"));
 }
 
+// Returns the error for cells that could not be read. The study may have been deleted since the caller found it.
+absl::Status Lost(db::Store& store, int64_t study_id, const absl::Status& why) {
+  if (absl::IsNotFound(store.GetStudyHead(study_id).status())) return NoStudy(absl::StrCat(study_id));
+  return absl::DataLossError(absl::StrCat("the database lacks a cell of ", StudyName(study_id), " (",
+                                          why.message(),
+                                          "); restore a backup, see docs/operators/backup.md"));
+}
+
 }  // namespace
 
 absl::StatusOr<db::StudyRow> FindStudy(db::Store& store, ClientCall& call, const std::string& name) {
@@ -114,13 +122,10 @@ FoundCells::FoundCells(const std::vector<int64_t>& ids, CellList cells) : cells_
 absl::StatusOr<FoundCells> FindCells(db::Store& store, int64_t study_id, const std::set<int64_t>& ids) {
   const std::vector<int64_t> wanted(ids.begin(), ids.end());
   const auto rows = store.GetCells(wanted);
-  if (absl::IsNotFound(rows.status())) {
-    return absl::DataLossError(absl::StrCat("the database lacks a cell of ", StudyName(study_id), " (",
-                                            rows.status().message(),
-                                            "); restore a backup, see docs/operators/backup.md"));
-  }
+  if (absl::IsNotFound(rows.status())) return Lost(store, study_id, rows.status());
   if (!rows.ok()) return rows.status();
   const auto values = store.GetCellValues(study_id, NumbersOf(*rows));
+  if (absl::IsNotFound(values.status())) return Lost(store, study_id, values.status());
   if (!values.ok()) return values.status();
   absl::StatusOr<CellList> cells = ReadCells(*values, *rows);
   if (!cells.ok()) return cells.status();

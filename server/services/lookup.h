@@ -37,7 +37,8 @@ class FoundCells {
   CellList cells_;
   std::unordered_map<int64_t, size_t> index_;
 };
-// Returns the cells of a study that have these ids. Returns DATA_LOSS if one of them does not exist.
+// Returns the cells of a study that have these ids. Returns NOT_FOUND if the study was deleted, and DATA_LOSS if it exists without
+// one of the cells.
 absl::StatusOr<FoundCells> FindCells(db::Store& store, int64_t study_id, const std::set<int64_t>& ids);
 // Return NOT_FOUND with the reason and the date if retention has removed the points or the logs of this
 // attempt, and OK otherwise.

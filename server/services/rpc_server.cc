@@ -11,6 +11,7 @@
 #include "server/rpc/tls_relay.h"
 #include "server/services/endpoint.h"
 #include "server/services/watchdog.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -82,7 +83,7 @@ class Impl final : public RpcServer {
     if (parts_ == nullptr) return ended_;
     watchdog_.reset();
     listener_.reset();
-    const absl::Time deadline = absl::Now() + grace;
+    const absl::Duration deadline = Clock::System().Steady() + grace;
     for (Endpoint* endpoint : parts_->endpoints()) endpoint->Shutdown(deadline);
     relay_.reset();
     ended_ = parts_->pools.Stop(kPoolGrace);

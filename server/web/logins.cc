@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "proto/utf8.h"
 #include "server/identity/permissions.h"
 #include "server/identity/secrets.h"
 
@@ -129,7 +130,7 @@ void Logins::Audit(const std::string& action, const Identity& caller, const absl
   row.address = caller.address;
   row.action = action;
   row.result = absl::StatusCodeToString(status.code());
-  row.detail = std::string(status.message().substr(0, 300));
+  row.detail = std::string(CutUtf8(status.message(), 300));
   row.refused = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
   if (status.ok() || row.refused) identities_.audit().Add(std::move(row));
 }

@@ -28,6 +28,36 @@ with scalelab.run() as run:
         run.step(loss=1.0)
 """
 
+# Waits for a file and fails. The next attempt succeeds, and prints less.
+FAILING = """
+import os, time, scalelab
+
+with scalelab.run() as run:
+    if not os.path.exists("GO"):
+        print("output of attempt 1 " * 100, flush=True)
+        while not os.path.exists("GO"):
+            time.sleep(0.02)
+        raise RuntimeError("it failed")
+    print("output of attempt 2", flush=True)
+    for step in range(12):
+        run.step(loss=1.0)
+"""
+
+# Reports losses, waits for a file, and reports accuracies.
+EVALUATING = """
+import os, time, scalelab
+
+with scalelab.run() as run:
+    for step in range(10):
+        run.step(loss=1.0)
+    run.epoch()
+    while not os.path.exists("GO"):
+        time.sleep(0.02)
+    for epoch in range(2):
+        run.step(loss=1.0)
+        run.epoch(accuracy=0.5)
+"""
+
 # The first attempt of each run fails, and with a large momentum the second one does, too.
 SECOND_ATTEMPT = """
 import os, scalelab
@@ -200,6 +230,31 @@ class DashboardTest(InDirectory):
         self.write("go", "")
         self.browser.wait_text("second line")
         self.browser.wait_text("succeeded")
+        self.check_silent()
+
+    def test_the_log_of_the_next_attempt_follows(self) -> None:
+        self.write("train.py", FAILING.replace("GO", str(self.dir / "go")))
+        study = self.submit(matrix={"ranks": [2]}, repeats=1, retry={"max": 1, "on": ["trainer_error"]})
+        self.log_in()
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "output of attempt 1")
+        self.assertEqual(self.browser.run("return document.getElementById('log-rank').max"), "1")
+        self.write("go", "")
+        self.browser.wait_text("output of attempt 2")
+        self.assertNotIn("output of attempt 1", self.browser.text())
+        self.check_silent()
+
+    def test_a_metric_that_appears_later_can_be_chosen(self) -> None:
+        self.write("train.py", EVALUATING.replace("GO", str(self.dir / "go")))
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.log_in()
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "Metric")
+        offered = "return [...document.querySelectorAll('#metric option')].some((e) => e.value === arguments[0])"
+        self.browser.wait_for(offered, "train/loss")
+        self.write("go", "")
+        self.browser.wait_for(offered, "eval/accuracy")
+        self.assertEqual(self.browser.run("return document.getElementById('metric').value"), "train/loss")
         self.check_silent()
 
     def test_a_study_is_submitted_and_cancelled(self) -> None:

@@ -48,10 +48,14 @@ class Adviser {
  public:
   Adviser(const CellGroup& group, const Machine& machine, CellRatios& ratios, const AdviceOptions& options)
       : machine_(machine), ratios_(ratios), options_(options) {
-    for (const Candidate& candidate : group.candidates) {
-      if (ratios.Compare(candidate.cell, group.candidates[0].cell).has_value()) sizes_.push_back(candidate);
+    std::vector<Candidate> candidates = group.candidates;
+    std::ranges::sort(candidates, {}, &Candidate::ranks);
+    for (const Candidate& candidate : candidates) {
+      // Two sizes that share blocks with a third one may share none with each other.
+      const bool comparable = std::ranges::all_of(
+          sizes_, [&](const Candidate& size) { return ratios.MayCompare(candidate.cell, size.cell); });
+      if (comparable) sizes_.push_back(candidate);
     }
-    std::ranges::sort(sizes_, {}, &Candidate::ranks);
     (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), advice_.mutable_key());
   }
 

@@ -22,7 +22,8 @@ struct AdviceOptions {
   double epochs = 1;
 };
 
-// Returns the advice for each series of a study.
+// Returns the advice for each series of a study. Leaves out a world size that shares no blocks with a smaller one, because
+// their ratio is unknown.
 //
 // From the smallest world size on, each step to the next one pays if the gain of a doubling is at least
 // `min_gain`: certainly if the whole interval is at least `min_gain`, certainly not if the whole interval

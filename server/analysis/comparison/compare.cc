@@ -31,13 +31,15 @@ ComparedPair::Verdict VerdictOf(const ComparedPair& pair, double confidence) {
   return pair.effect().high() < 0 ? ComparedPair::SLOWER : ComparedPair::UNDECIDED;
 }
 
-std::vector<ComparedPair> ComparePairs(const std::vector<Candidate>& candidates, double equivalent,
-                                       CellRatios& ratios) {
+absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
+                                                       double equivalent, CellRatios& ratios,
+                                                       const std::function<bool()>& over) {
   const double confidence = ratios.bootstrap().critical().confidence();
   std::vector<ComparedPair> pairs;
   std::map<double, double> critical;  // by degrees of freedom
   for (size_t i = 0; i < candidates.size(); ++i) {
     for (size_t j = i + 1; j < candidates.size(); ++j) {
+      if (over()) return absl::CancelledError("nobody waits for the comparison");
       const auto ratio = ratios.Compare(candidates[i].cell, candidates[j].cell);
       if (!ratio.has_value()) continue;
       ComparedPair& pair = pairs.emplace_back();
@@ -62,6 +64,20 @@ std::vector<ComparedPair> ComparePairs(const std::vector<Candidate>& candidates,
 
 namespace {
 
+// The number of pairs grows with the square of this number.
+constexpr size_t kMostValues = 100;
+
+absl::Status CheckGroups(const CellGroups& cells, const std::string& axis) {
+  for (const CellGroup& group : cells.groups) {
+    if (group.candidates.size() > kMostValues)
+      return absl::InvalidArgumentError(
+          absl::StrCat("axis \"", axis, "\" has ", group.candidates.size(),
+                       " values at equal values of the other axes; at most ", kMostValues,
+                       " can be compared; compare another axis, or studies with fewer values"));
+  }
+  return absl::OkStatus();
+}
+
 double NoiseFloor(const CellGroup& group, CellRatios& ratios) {
   std::vector<double> repeats;
   for (const Candidate& candidate : group.candidates)
@@ -71,11 +87,14 @@ double NoiseFloor(const CellGroup& group, CellRatios& ratios) {
 
 }  // namespace
 
-scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& studies,
-                                                  const std::string& wanted_axis, double equivalent) {
-  if (wanted_axis == "study") return CompareWholeStudies(studies, equivalent);
+absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vector<StudyRows>& studies,
+                                                                  const std::string& wanted_axis,
+                                                                  double equivalent,
+                                                                  const std::function<bool()>& over) {
+  if (wanted_axis == "study") return CompareWholeStudies(studies, equivalent, over);
   const std::string axis = wanted_axis.empty() ? "engine" : wanted_axis;
   const CellGroups cells = GroupCells(studies, axis);
+  if (absl::Status s = CheckGroups(cells, axis); !s.ok()) return s;
   scalelab::v1::CompareCellsResponse response;
   response.set_axis(axis);
   MachineRatios ratios(studies, cells);
@@ -86,7 +105,9 @@ scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& 
     (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), out.mutable_key());
     out.set_ranks(group.ranks);
     out.set_fingerprint(group.fingerprint);
-    for (ComparedPair& pair : ComparePairs(group.candidates, equivalent, of_machine)) {
+    auto pairs = ComparePairs(group.candidates, equivalent, of_machine, over);
+    if (!pairs.ok()) return pairs.status();
+    for (ComparedPair& pair : *pairs) {
       if (!pair.effect().has_low())
         out.add_notes(
             absl::StrCat(pair.first(), " and ", pair.second(), ": no interval without more repeats"));

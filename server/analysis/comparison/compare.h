@@ -12,9 +12,11 @@
 // Intervals of a study with adaptive_repeats are computed at a higher confidence (precision.h).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "scalelab/v1/analysis.pb.h"
 #include "server/analysis/comparison/cell_groups.h"
 #include "server/analysis/ratios.h"
@@ -22,9 +24,10 @@
 namespace scalelab::server {
 
 // Returns all pairs of the candidates, each with effect, interval and verdict. `equivalent` is a relative difference; 0: no
-// test of equivalence.
-std::vector<scalelab::v1::ComparedPair> ComparePairs(const std::vector<Candidate>& candidates,
-                                                     double equivalent, CellRatios& ratios);
+// test of equivalence. Returns CANCELLED soon after `over` returns true.
+absl::StatusOr<std::vector<scalelab::v1::ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
+                                                                     double equivalent, CellRatios& ratios,
+                                                                     const std::function<bool()>& over);
 
 // Returns the critical value of intervals of all pairs of `candidates` values, in standard errors.
 double TukeyCritical(size_t candidates, double df, double confidence);
@@ -40,7 +43,11 @@ scalelab::v1::ComparedPair::Verdict VerdictOf(const scalelab::v1::ComparedPair& 
 // If there are several studies, each is one block, because machines change more from day to day than the
 // noise within a day. Cells that several studies have in common make the other cells comparable. The noise of
 // the comparison is the variation between these common cells.
-scalelab::v1::CompareCellsResponse CompareStudies(const std::vector<StudyRows>& studies,
-                                                  const std::string& axis, double equivalent);
+//
+// Returns INVALID_ARGUMENT if more than 100 values would be compared with each other, and CANCELLED soon after `over` returns
+// true.
+absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vector<StudyRows>& studies,
+                                                                  const std::string& axis, double equivalent,
+                                                                  const std::function<bool()>& over);
 
 }  // namespace scalelab::server

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catalog/metric_ranges.h"
@@ -41,6 +42,18 @@ struct StudyGroup {
   std::vector<const StudyCell*> cells;  // in the order of the studies
 };
 
+// Replaces the strings as which the JSON of protobuf has 64-bit numbers. A Struct, as the key of a cell, has numbers.
+void SetNumbers(const google::protobuf::Descriptor& type, json& flat) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    if (type.field(i)->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_INT64) continue;
+    const auto found = flat.find(type.field(i)->name());
+    int64_t number = 0;
+    if (found != flat.end() && found->is_string() &&
+        absl::SimpleAtoi(found->get_ref<const std::string&>(), &number))
+      *found = number;
+  }
+}
+
 json ToFlat(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
@@ -48,6 +61,7 @@ json ToFlat(const google::protobuf::Message& message) {
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return json::object();
   json flat = json::parse(text, nullptr, false);
+  SetNumbers(*message.GetDescriptor(), flat);
   const auto own = flat.find("params");
   if (own == flat.end() || !own->is_object()) return flat;
   const json params = std::move(*own);
@@ -245,8 +259,9 @@ void AddMachines(const StudyGroup& group, const std::vector<StudyRows>& studies,
 
 }  // namespace
 
-scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRows>& studies,
-                                                       double equivalent) {
+absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareWholeStudies(const std::vector<StudyRows>& studies,
+                                                                       double equivalent,
+                                                                       const std::function<bool()>& over) {
   StudyReader reader;
   for (size_t i = 0; i < studies.size(); ++i) reader.Read(studies[i], i);
   scalelab::v1::CompareCellsResponse response;
@@ -261,6 +276,7 @@ scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRo
     AddMachines(group, studies, out);
     for (size_t i = 0; i < group.cells.size(); ++i) {
       for (size_t j = i + 1; j < group.cells.size(); ++j) {
+        if (over()) return absl::CancelledError("nobody waits for the comparison");
         const StudyCell &a = *group.cells[i], &b = *group.cells[j];
         ComparedPair& pair = *out.add_pairs();
         pair = ComparePair(a, b, group.cells.size(), equivalent, studies, critical);

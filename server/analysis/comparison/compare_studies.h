@@ -6,8 +6,10 @@
 // studies, but no difference between days.
 #pragma once
 
+#include <functional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "scalelab/v1/analysis.pb.h"
 #include "server/analysis/comparison/cell_groups.h"
 
@@ -16,8 +18,9 @@ namespace scalelab::server {
 // Compares the studies by their names. An axis that has only one value in each study is ignored, even if its
 // values differ between the studies. A note lists every parameter in which compared cells differ. Cells on
 // different hardware or software are compared, with a note. `equivalent` is a relative difference; 0: no
-// test of equivalence.
-scalelab::v1::CompareCellsResponse CompareWholeStudies(const std::vector<StudyRows>& studies,
-                                                       double equivalent);
+// test of equivalence. Returns CANCELLED soon after `over` returns true.
+absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareWholeStudies(const std::vector<StudyRows>& studies,
+                                                                       double equivalent,
+                                                                       const std::function<bool()>& over);
 
 }  // namespace scalelab::server

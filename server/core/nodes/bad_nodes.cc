@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/utf8.h"
 
 namespace scalelab::server {
 namespace {
@@ -51,7 +52,7 @@ void BadNodes::Failed(const std::string& nodes, int64_t study_id, bool works, db
     Node& node = nodes_[std::string(name)];
     if (node.last != 0 && now - node.last > limits_.forget) node = Node();
     node.last = now;
-    node.reason = absl::StrCat(NameOf(cause), message.empty() ? "" : ": ", message.substr(0, kLongestReason));
+    node.reason = absl::StrCat(NameOf(cause), message.empty() ? "" : ": ", CutUtf8(message, kLongestReason));
     if (works) {
       ++node.failures;
     } else if (node.unexplained.contains(study_id) || node.unexplained.size() < kMostStudies) {

@@ -22,7 +22,7 @@ struct BadNodesLimits {
 // A node that is avoided now.
 struct AvoidedNode {
   std::string name;
-  std::string reason;  // cause and message of the last failure
+  std::string reason;  // cause of the last failure, and its message if there is one
   int failures = 0;    // number of consecutive failures
   db::Micros since = 0, until = 0;
 };
@@ -42,7 +42,7 @@ class BadNodes {
   static bool SpeaksAgainstNode(db::Cause cause);
 
   // Record the end of an attempt on `nodes`, which are names separated by commas. `works` is true if an
-  // attempt of the study has succeeded.
+  // attempt of the study has succeeded. Everybody may read `message`.
   void Failed(const std::string& nodes, int64_t study_id, bool works, db::Cause cause,
               const std::string& message, db::Micros now);
   void Succeeded(const std::string& nodes, int64_t study_id, db::Micros now);

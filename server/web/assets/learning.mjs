@@ -74,6 +74,7 @@ export async function learningChart(live, signal, firstRun) {
   let graph = null;
   let runs = [];
   let latest = 0;
+  let complete = false;  // whether no further metric can appear
   fillKeys();
   signal.addEventListener('abort', () => graph?.destroy());
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => refresh(true), {signal});
@@ -87,9 +88,14 @@ export async function learningChart(live, signal, firstRun) {
 
   async function refresh(renew = false) {
     const mine = ++latest;
-    if (keys.length === 0) {
-      keys = await metricsOf(firstRun, signal).catch(() => []);
-      fillKeys();
+    if (!complete) {
+      const ended = !live();
+      const found = await metricsOf(firstRun, signal).catch(() => null);
+      complete = ended && found !== null;
+      if (found && found.join() !== keys.join()) {
+        keys = found;
+        fillKeys();
+      }
     }
     if (keys.length === 0 || runs.length === 0) return;
     const series = await Promise.all(runs.map(({name}) => collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal).catch(() => [])));

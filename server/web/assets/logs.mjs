@@ -1,13 +1,15 @@
 // The output of a rank, which is followed while the run is not final.
 import {collect, repeat} from './api.mjs';
 import {errorText, h} from './dom.mjs';
+import {isFinal} from './states.mjs';
 
 const FIRST = 256 << 10;  // bytes from the end
 const MOST = 2 << 20;     // characters on the page
 
-/** The logs of the last attempt of a run. `live()`: whether more output may come. */
-export function logView(run, live, signal) {
-  const ranks = Number(run.spec?.world_size ?? run.key?.ranks ?? 1);
+/** The logs of the last attempt of a run, also of one that begins later. `current()`: the run as it is now. */
+export function logView(current, signal) {
+  const {name, spec, key} = current();
+  const ranks = Number(spec?.ranks ?? key?.ranks ?? 1);
   const stream = h('select', {id: 'log-stream', on: {change: restart}}, h('option', {value: 'STDOUT'}, 'standard output'), h('option', {value: 'STDERR'}, 'standard error'));
   const rank = h('input', {id: 'log-rank', type: 'number', min: '0', max: String(ranks - 1), value: '0', on: {change: restart}});
   const follow = h('input', {id: 'log-follow', type: 'checkbox', checked: true});
@@ -19,18 +21,26 @@ export function logView(run, live, signal) {
   function restart() {
     inner.abort();
     inner = new AbortController();
-    text.textContent = '';
     read(inner.signal);
   }
 
   async function read(stop) {
-    const decoder = new TextDecoder();
-    let offset = -FIRST;
+    let attempt;
+    let decoder;
+    let offset;
     let lastLook = false;
     await repeat(1500, async () => {
-      const more = live();
+      const run = current();
+      const more = !isFinal(run);
+      const newest = run.attempts?.at(-1)?.number ?? 0;
+      if (newest !== attempt) {
+        attempt = newest;
+        decoder = new TextDecoder();
+        offset = -FIRST;
+        text.textContent = note.textContent = '';
+      }
       try {
-        const pieces = await collect('ReadRunLog', {name: run.name, rank: Number(rank.value), stream: stream.value, offset}, stop);
+        const pieces = await collect('ReadRunLog', {name, attempt, rank: Number(rank.value), stream: stream.value, offset}, stop);
         for (const piece of pieces) {
           const bytes = Uint8Array.from(atob(piece.data), (c) => c.charCodeAt(0));
           if (offset < 0 && Number(piece.offset ?? 0) > 0) note.textContent = `The last ${FIRST >> 10} KiB of the output; scalelab run logs prints all of it.`;

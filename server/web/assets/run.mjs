@@ -73,7 +73,7 @@ export async function runPage(main, {parts: [id], identity, signal}) {
 
   function showRest() {
     if (!run.attempts?.length) return;
-    if (!logsShown) logs.replaceChildren(logView(run, () => !isFinal(run), signal));
+    if (!logsShown) logs.replaceChildren(logView(() => run, signal));
     logsShown = true;
     if (chartShown) return;
     chartShown = true;

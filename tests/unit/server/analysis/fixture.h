@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,11 @@ class Results {
   scalelab::v1::StudySpec& spec() { return spec_; }
   static scalelab::v1::CompareCellsResponse Compare(const std::vector<const Results*>& studies,
                                                     const std::string& axis, double equivalent) {
+    return TryCompare(studies, axis, equivalent, [] { return false; }).value();
+  }
+  static absl::StatusOr<scalelab::v1::CompareCellsResponse> TryCompare(
+      const std::vector<const Results*>& studies, const std::string& axis, double equivalent,
+      const std::function<bool()>& over) {
     std::deque<CellList> parameters;
     std::vector<StudyRows> rows;
     for (const Results* study : studies) {
@@ -120,7 +126,7 @@ class Results {
       rows.push_back(study->AsRows(parameters.back()));
       rows.back().name = "study " + std::to_string(rows.size());
     }
-    return CompareStudies(rows, axis, equivalent);
+    return CompareStudies(rows, axis, equivalent, over);
   }
   std::vector<scalelab::v1::Advice> Advise(const AdviceOptions& options) const {
     const CellList parameters = Parameters();

@@ -65,6 +65,17 @@ TEST(Precision, AdviceHasTheIntervalsOfTheCurve) {
   EXPECT_NEAR(gain.high(), speedup.high() - 1, 1e-12);
 }
 
+TEST(Precision, AdviceOmitsASizeThatSharesNoBlockWithASmallerOne) {
+  Results results = Adaptive(2);
+  results.Cell(1).Ok({100, 101});
+  results.Cell(2).Ok({190}).Other(db::RunState::kFailed);
+  results.Cell(4).Other(db::RunState::kFailed).Ok({380});
+  const auto advice = results.Advise({});
+  ASSERT_EQ(advice.size(), 1u);
+  ASSERT_EQ(advice[0].sizes_size(), 2);
+  EXPECT_EQ(advice[0].sizes(1).ranks(), 2);
+}
+
 TEST(Precision, ComparisonsOfAStudyHaveItsConfidence) {
   const auto half_width = [](bool adaptive) {
     Results results = adaptive ? Adaptive(3) : Results();

@@ -5,11 +5,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/prediction/conformal.h"
+#include "server/prediction/predict.h"
 
 namespace scalelab::server {
 namespace {
 
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -132,6 +134,12 @@ TEST(PublishedCurves, ErrorsAndIntervalsOfTheHeldOutPoints) {
     EXPECT_NEAR(100 * (predicted.mean / p.held_out.throughput - 1), p.error, 0.051);
     EXPECT_EQ(predicted.low <= p.held_out.throughput && p.held_out.throughput <= predicted.high, p.covered);
   }
+}
+
+// The speedup of 10.11 of PyTorch DDP on 12 GPUs (Mahon et al.) has only the base of one GPU below it.
+TEST(PublishedCurves, ACurveOfTwoSizesIsNotPredicted) {
+  const SizesOfSeries base{.strong = true, .measured = {1}, .ranks_per_node = 0};
+  EXPECT_THAT(WhyNotPredict(base, 12), HasSubstr("the models need three"));
 }
 
 // The service needs 20 scores. The other curves have only four to nine scores, so this test uses the largest

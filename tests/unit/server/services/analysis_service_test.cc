@@ -230,6 +230,8 @@ TEST_F(AnalysisServiceTest, ImpossibleComparisonsAreRefused) {
   EXPECT_THAT(refused(0, [](auto&) {}), HasSubstr("studies has 0 names; it must have 1 to 100"));
   EXPECT_THAT(refused(101, [](auto&) {}), HasSubstr("studies has 101 names"));
   EXPECT_THAT(refused(1, [](auto& r) { r.set_axis("study"); }), HasSubstr("name at least two"));
+  EXPECT_THAT(refused(1, [](auto& r) { r.add_studies("last"); }),
+              HasSubstr("studies/1 is named twice; name each study once"));
   EXPECT_THAT(refused(1, [](auto& r) { r.set_axis("ranks"); }), HasSubstr("scalelab advise"));
   EXPECT_THAT(refused(1, [](auto& r) { r.set_equivalent(2); }), HasSubstr("equivalent is 2"));
 }

@@ -21,8 +21,9 @@ class ArchiveServiceTest : public RpcServerTest {
   ArchiveServiceTest() {
     for (const char* user : {"alice", "bob"}) AddToken(user, Scope::kSubmit);
     AddToken("ada", Scope::kAdmin);
+    AddToken("vera", Scope::kSubmit);
     RpcServerOptions options = Options();
-    options.identity.roles = {{"ada"}, {"alice", "bob"}, {}};
+    options.identity.roles = {{"ada"}, {"alice", "bob"}, {"vera"}};
     Serve(options);
   }
   void AddToken(const std::string& user, Scope scope) {
@@ -181,6 +182,18 @@ TEST_F(ArchiveServiceTest, OnlyTheOwnerAndAdminsArchiveAndRestore) {
                              Contains("bob RestoreArchive archive of test of alice PERMISSION_DENIED")));
   EXPECT_TRUE(Restore("ada", bytes).ok());
   EXPECT_EQ(Restore("alice", bytes).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+TEST_F(ArchiveServiceTest, AViewerIsRefusedBeforeTheEndOfTheUpload) {
+  v1::RestoreArchiveResponse response;
+  auto context = Context("vera");
+  const auto stub = v1::ArchiveService::NewStub(Tcp());
+  auto writer = stub->RestoreArchive(context.get(), &response);
+  v1::RestoreArchiveRequest request;
+  request.set_data("the beginning of a file");
+  writer->Write(request);
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(Audit(), Contains("vera RestoreArchive  PERMISSION_DENIED"));
 }
 
 // Anybody can write a file with correct checksums, whose rows may name any owner.

@@ -334,6 +334,23 @@ TEST_F(IdentityRpcTest, AllocationsOfPrivateStudiesHaveNoStudy) {
   EXPECT_EQ(study_of("ada-admin"), "studies/1");
 }
 
+TEST_F(IdentityRpcTest, TheQueueExplainsAPrivateStudyOnlyToThoseWhoMaySeeIt) {
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  v1::HoldStudyResponse held;
+  ASSERT_TRUE(v1::StudyService::NewStub(Tcp())
+                  ->HoldStudy(Context("bob-submit").get(), Named<v1::HoldStudyRequest>("studies/1"), &held)
+                  .ok());
+  const auto reason_for = [&](const std::string& token) {
+    v1::ListQueueResponse queue;
+    EXPECT_TRUE(v1::AdminService::NewStub(Tcp())->ListQueue(Context(token).get(), {}, &queue).ok());
+    EXPECT_EQ(queue.entries_size(), 1);
+    return queue.entries_size() == 1 ? queue.entries(0).reason() : "?";
+  };
+  EXPECT_EQ(reason_for("alice-read"), "priority 0, bob has used 0 node-hours");
+  for (const char* token : {"bob-read", "ada-admin"})
+    EXPECT_THAT(reason_for(token), AllOf(HasSubstr("number 1"), HasSubstr("its study is held"))) << token;
+}
+
 TEST_F(IdentityRpcTest, AUserWithoutARoleIsRefused) {
   AddToken("eve", Scope::kAdmin, "eve-admin");
   RpcServerOptions options = Options();

@@ -39,5 +39,23 @@ TEST(Lookup, AReadErrorIsReturnedAndNotTakenForAMissingRow) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(Lookup, ACellOfADeletedStudyIsNotADamagedDatabase) {
+  std::string pattern = "/tmp/scalelab-lookup-XXXXXX";
+  const std::string directory = mkdtemp(pattern.data());
+  {
+    const std::unique_ptr<db::Store> store = *db::OpenSqliteStore({directory + "/test.db"});
+    const absl::Status deleted = FindCells(*store, 7, {1}).status();
+    EXPECT_TRUE(absl::IsNotFound(deleted)) << deleted;
+    db::WriteBatch batch;
+    db::StudyRow& study = batch.studies.emplace_back();
+    study.id = 7;
+    study.name = "test";
+    study.spec = "{}";
+    ASSERT_TRUE(store->Commit(batch).ok());
+    EXPECT_TRUE(absl::IsDataLoss(FindCells(*store, 7, {1}).status()));
+  }
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 }  // namespace scalelab::server

@@ -75,6 +75,16 @@ TEST(CompareStudies, CellsAreComparedAtEqualValuesOfTheAxes) {
   EXPECT_THAT(response.notes(), Not(Contains(HasSubstr("differ in engine"))));
 }
 
+TEST(CompareStudies, AnAxisOfOneStudyEqualsTheFixedParameterOfAnother) {
+  Results matrix, fixed;
+  matrix.Cell(1, R"({"max_steps":100})").Ok({100, 101}).Cell(1, R"({"max_steps":200})").Ok({110, 111});
+  fixed.Engine("native/ddp", 1, R"(,"max_steps":"200")").Ok({100, 101});
+  const auto response = Results::Compare({&matrix, &fixed}, "study", 0);
+  ASSERT_EQ(response.groups_size(), 1);
+  EXPECT_EQ(response.groups(0).key().fields().at("max_steps").number_value(), 200);
+  EXPECT_EQ(response.groups(0).pairs_size(), 1);
+}
+
 TEST(CompareStudies, DifferentHardwareIsComparedWithANote) {
   Results a, b;
   a.Cell(1).Ok({100, 101}, "aaaaaaaaaa");

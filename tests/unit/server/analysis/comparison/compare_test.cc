@@ -92,6 +92,27 @@ TEST(Compare, EquivalenceIsShownNotAssumed) {
   EXPECT_EQ(verdict(0.001, 0.1), ComparedPair::SLOWER);
 }
 
+TEST(Compare, MoreThanAHundredValuesAreRefused) {
+  const auto compare = [](int values) {
+    Results results;
+    for (int i = 0; i < values; ++i) results.Cell(1, R"({"seed":)" + std::to_string(i) + "}").Ok({100});
+    return Results::TryCompare({&results}, "seed", 0, [] { return false; });
+  };
+  EXPECT_EQ(compare(100).value().groups(0).pairs_size(), 4950);
+  const absl::Status refused = compare(101).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr(R"(axis "seed" has 101 values)"));
+}
+
+TEST(Compare, AComparisonForWhichNobodyWaitsEnds) {
+  Results results;
+  results.Cell(1, kA).Ok({100, 101}).Cell(1, kB).Ok({90, 91});
+  for (const char* axis : {"engine", "study"}) {
+    const auto compared = Results::TryCompare({&results, &results}, axis, 0, [] { return true; });
+    EXPECT_EQ(compared.status().code(), absl::StatusCode::kCancelled) << axis;
+  }
+}
+
 TEST(Compare, OtherHardwareIsNeverCompared) {
   Results results;
   results.Cell(1, kA).Ok({100, 101}).Cell(1, kB).Ok({90, 91}, "v100");

@@ -56,11 +56,15 @@ TEST(TimeToTarget, ACurveCountsRepeatsWithATargetOnly) {
   results.Engine("native/ddp", 1, ",\"target_accuracy\":0.9").Ok({100, 100, 100, 100});
   results.last_row().time_to_accuracy = 12;
   results.Engine("native/ddp", 2).Ok({190});
+  results.Engine("native/ddp", 4, ",\"target_accuracy\":0.9");
+  for (const double seconds : {3.0, 5.0}) results.Ok({380}).last_row().time_to_accuracy = seconds;
   for (const bool factors : {false, true}) {
     const auto curve = results.Explained(factors);
     EXPECT_EQ(curve.series(0).points(0).time_to_target().reached(), 1);
     EXPECT_EQ(curve.series(0).points(0).time_to_target().n(), 4);
+    EXPECT_FALSE(curve.series(0).points(0).has_time_to_accuracy()) << "one of four is no mean of the repeats";
     EXPECT_FALSE(curve.series(0).points(1).has_time_to_target());
+    EXPECT_DOUBLE_EQ(curve.series(0).points(2).time_to_accuracy().mean(), 4);
   }
 }
 

@@ -45,6 +45,13 @@ TEST_F(BadNodesTest, ANodeIsAvoidedAfterThreeFailuresInARow) {
   EXPECT_EQ(node.until, now_ + 30 * kMinute);
 }
 
+TEST_F(BadNodesTest, AReasonIsCutBetweenCharacters) {
+  const std::string begin(299, 'x');
+  const std::string message = absl::StrCat(begin, "\u00E4");
+  for (int i = 0; i < 3; ++i) nodes_.Failed("n1", 1, true, db::Cause::kLaunchError, message, now_);
+  EXPECT_EQ(nodes_.Avoided(now_).at(0).reason, absl::StrCat("the ranks could not be started: ", begin));
+}
+
 TEST_F(BadNodesTest, ASuccessEndsTheCount) {
   Fail("n1", 2);
   nodes_.Succeeded("n1", 1, now_);
