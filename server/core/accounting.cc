@@ -13,10 +13,9 @@ int GpusOf(const db::AllocationRow& row) { return row.nodes * row.ranks_per_node
 
 // Explains the position of the study in the queue.
 std::string OrderReason(const State& state, const LiveStudy& study, double usage) {
-  return absl::StrFormat("priority %d, %s has used %.4g %s-hours, submitted as number %d", study.row.priority,
-                         study.row.owner, usage / 3600,
-                         state.policy.fair_share.weight == FairShare::Weight::kGpus ? "GPU" : "node",
-                         study.row.id);
+  return absl::StrFormat("priority %d, %s has used %.4g %s-hours", study.row.priority, study.row.owner,
+                         usage / 3600,
+                         state.policy.fair_share.weight == FairShare::Weight::kGpus ? "GPU" : "node");
 }
 
 }  // namespace
@@ -124,9 +123,10 @@ std::vector<QueueEntry> ListQueue(const State& state, db::Micros now, size_t lim
   std::vector<QueueEntry> entries;
   const auto add = [&](const LiveStudy& study, const std::string& waits_for) {
     const double usage = use.Share(study.row.owner);
-    entries.push_back(
-        {&study, usage,
-         absl::StrCat(OrderReason(state, study, usage), waits_for.empty() ? "" : "; ", waits_for)});
+    const std::string order = OrderReason(state, study, usage);
+    entries.push_back({&study, usage, order,
+                       absl::StrCat(order, ", submitted as number ", study.row.id,
+                                    waits_for.empty() ? "" : "; ", waits_for)});
   };
   for (const int64_t id : state.waiting.Order(share, limit)) {
     const LiveStudy& study = *state.study(id);

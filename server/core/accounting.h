@@ -50,7 +50,8 @@ class CurrentUse {
 struct QueueEntry {
   const LiveStudy* study = nullptr;
   double owner_usage = 0;
-  std::string reason;
+  std::string order;   // priority and usage, which everybody may see
+  std::string reason;  // `order`, the number of the study, and what it waits for
 };
 
 // Returns the waiting studies in the order in which they get allocations, followed by held, paused

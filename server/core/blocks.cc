@@ -67,23 +67,8 @@ std::vector<int> AllQueued(const LiveStudy& study) {
   return positions;
 }
 
-std::set<BlockPart> PartsOfOthers(const State& state, const LiveStudy& study,
-                                  const LiveAllocation& allocation) {
-  std::set<BlockPart> parts;
-  for (const int64_t id : study.allocations) {
-    const LiveAllocation& other = *state.allocation(id);
-    if (other.row.id != allocation.row.id && other.part.has_value() && Holds(other))
-      parts.insert(*other.part);
-  }
-  return parts;
-}
-
-const LiveAllocation* HolderOf(const State& state, const LiveStudy& study, BlockPart part) {
-  for (const int64_t id : study.allocations) {
-    const LiveAllocation* allocation = state.allocation(id);
-    if (allocation->part == part && Holds(*allocation)) return allocation;
-  }
-  return nullptr;
+bool OthersHold(const LiveStudy& study, const LiveAllocation& allocation, BlockPart part) {
+  return study.allocations.HolderOf(part, allocation.row.id) != 0;
 }
 
 bool IsBusy(const LiveStudy& study, const LiveAllocation& allocation) {
@@ -91,18 +76,15 @@ bool IsBusy(const LiveStudy& study, const LiveAllocation& allocation) {
          (allocation.part.has_value() && HasQueuedRuns(study, *allocation.part));
 }
 
-std::optional<int> NextShape(const State& state, const LiveStudy& study) {
-  std::set<BlockPart> held;
+std::optional<int> NextShape(const LiveStudy& study) {
   std::vector<int> idle(study.shapes.size());  // number of allocations of each shape that will begin a part
-  for (const int64_t id : study.allocations) {
-    const LiveAllocation& allocation = *state.allocation(id);
-    if (!Holds(allocation)) continue;
-    if (allocation.part.has_value()) held.insert(*allocation.part);
-    if (Serves(allocation) && !IsBusy(study, allocation)) ++idle[ShapeIndexOf(study, allocation)];
+  for (const auto& [id, allocation] : study.allocations.unoccupied()) {
+    if (!allocation.part || !HasQueuedRuns(study, *allocation.part))
+      ++idle[ShapeWithNodes(study.shapes, allocation.nodes)];
   }
   std::optional<int> next;
   VisitQueuedParts(study, [&](BlockPart part, int) {
-    if (held.contains(part) || idle[part.shape]-- > 0) return true;
+    if (study.allocations.HolderOf(part) != 0 || idle[part.shape]-- > 0) return true;
     next = part.shape;
     return false;
   });

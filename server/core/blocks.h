@@ -8,7 +8,6 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -35,15 +34,12 @@ inline bool WaitsForAssessment(const LiveStudy& study) {
 }
 bool HasQueuedRuns(const LiveStudy& study, BlockPart part);
 
-// Returns the parts that allocations other than `allocation` hold.
-std::set<BlockPart> PartsOfOthers(const State& state, const LiveStudy& study,
-                                  const LiveAllocation& allocation);
-// Returns the allocation that holds the part, or null.
-const LiveAllocation* HolderOf(const State& state, const LiveStudy& study, BlockPart part);
+// Returns whether an allocation other than `allocation` holds the part.
+bool OthersHold(const LiveStudy& study, const LiveAllocation& allocation, BlockPart part);
 // Returns whether the allocation has an attempt, or holds a part with queued runs.
 bool IsBusy(const LiveStudy& study, const LiveAllocation& allocation);
 // Returns the shape of the next allocation of a group: an index into `study.shapes`. Returns nothing if every
 // part with queued runs has an allocation, or an idle allocation will execute it.
-std::optional<int> NextShape(const State& state, const LiveStudy& study);
+std::optional<int> NextShape(const LiveStudy& study);
 
 }  // namespace scalelab::server

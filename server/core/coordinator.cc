@@ -15,6 +15,9 @@ namespace {
 // Largest number of points in one commit. Inserting them takes about 20 ms, so a request waits no longer than
 // that for the points of other requests.
 constexpr size_t kPointsPerCommit = 20'000;
+// Maximum number of tasks that wait for the core thread. The limits of connections and streams do not bound them while the
+// core thread is blocked, because a call that its client cancels leaves its task here.
+constexpr size_t kMaxTasks = 10'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 
@@ -99,6 +102,12 @@ absl::Status Coordinator::Stopping() {
                    "scalelabd is stopping; try again when it is back");
 }
 
+absl::Status Coordinator::TooManyTasks() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
+                   absl::StrCat("scalelabd has ", kMaxTasks,
+                                " requests in its queue, the maximum; try again in 5 seconds"));
+}
+
 absl::Status Coordinator::AllocationOver() {
   return absl::UnauthenticatedError("the allocation is over; the worker should exit");
 }
@@ -106,15 +115,20 @@ absl::Status Coordinator::AllocationOver() {
 // --- Called from other threads
 
 void Coordinator::Post(Task task) {
+  absl::Status refused;
   {
     SteadyMutexLock lock(&mutex_);
-    if (!stopping_) {
+    if (stopping_) {
+      refused = Stopping();
+    } else if (task.refuse && mailbox_.size() >= kMaxTasks) {
+      refused = TooManyTasks();
+    } else {
       mailbox_.push_back(std::move(task));
       mutex_.Signal();
       return;
     }
   }
-  if (task.refuse) task.refuse(Stopping());
+  if (task.refuse) task.refuse(refused);
 }
 
 void Coordinator::PostEvent(absl::AnyInvocable<void(db::Micros, Effects&)> decide, size_t weight) {

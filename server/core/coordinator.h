@@ -64,11 +64,11 @@ struct CoordinatorOptions : CoordinatorTuning {
   std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
 };
 
-// All methods may be called from any thread. Callbacks run on the core thread, after the commit. They must
-// not block, and must not read the store. RESOURCE_EXHAUSTED (the disk is full), FAILED_PRECONDITION (the
-// database was deleted or replaced, or cannot be written), DATA_LOSS (the database is damaged) and
-// UNAVAILABLE (any other reason, or the coordinator is stopping) mean that the request could not be made
-// durable and has changed nothing.
+// All methods may be called from any thread. Callbacks run on the core thread, after the commit, or on the calling
+// thread if the request is refused at once. They must not block, and must not read the store. RESOURCE_EXHAUSTED
+// (the disk is full, or too many requests wait for the core thread), FAILED_PRECONDITION (the database was deleted
+// or replaced, or cannot be written), DATA_LOSS (the database is damaged) and UNAVAILABLE (any other reason, or the
+// coordinator is stopping) mean that the request could not be made durable and has changed nothing.
 class Coordinator {
  public:
   template <typename T>
@@ -124,8 +124,8 @@ class Coordinator {
   void Watch(int64_t study_id, Watcher watcher, DoneStatus not_live);
   // Changes options while the coordinator runs.
   void Configure(const CoordinatorTuning& tuning);
-  // Calls `read` on the core thread with the state, or with null if the coordinator is stopping or cannot
-  // read the database.
+  // Calls `read` on the core thread with the state, or with null if the coordinator is stopping, cannot read the
+  // database or has too many requests.
   void Read(absl::AnyInvocable<void(const State*)> read);
   // Calls `done` with the scheduler's view of the cluster, at most a few seconds old. May query the
   // scheduler, without a time limit. While the scheduler is known to be unavailable, `done` gets an error at
@@ -150,7 +150,8 @@ class Coordinator {
     // commit with the status of the commit.
     absl::AnyInvocable<Reply(db::Micros now, Effects& fx)> decide;
     // Called with the reason instead of `decide`, if the database cannot be read, or on the posting thread if
-    // the coordinator is stopping. Empty for responses of the scheduler.
+    // the coordinator is stopping or too many tasks wait. Empty for events, such as responses of the scheduler,
+    // which are few.
     absl::AnyInvocable<void(const absl::Status&)> refuse;
     size_t weight = 1;  // number of points that the task adds to the commit
   };
@@ -169,6 +170,7 @@ class Coordinator {
   };
 
   static absl::Status Stopping();
+  static absl::Status TooManyTasks();
   static absl::Status AllocationOver();
   absl::Status Commit(const db::WriteBatch& batch);
   // Reports a call of the scheduler to the observer. `began` is a time of the steady clock.

@@ -95,7 +95,8 @@ class Chain {
   // nothing else, then the one whose state is the most advanced.
   const LiveAllocation* Allocation() const {
     if (Grouped()) {
-      const LiveAllocation* holder = HolderOf(state_, study_, PartOf(study_, run_.position));
+      const LiveAllocation* holder =
+          state_.allocation(study_.allocations.HolderOf(PartOf(study_, run_.position)));
       if (holder != nullptr && Serves(*holder)) return holder;
     }
     const bool more = state_.waiting.Contains(study_.row.id) || state_.delayed.contains(study_.row.id);

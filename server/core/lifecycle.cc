@@ -255,7 +255,7 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
     Recovery& recovery = *attempt->recovery;
     move({&recovery.since, &recovery.began, &recovery.retry_at, &recovery.failing});
   }
-  move({&state_.last_read_answered});
+  for (auto& [directory, time] : state_.reads_answered) time += gap;
   for (const auto& [id, study] : state_.studies) {
     for (auto& [run, failed] : study->failed_allocations) {
       if (failed.retry_at != 0) failed.retry_at += gap;
@@ -350,7 +350,7 @@ std::optional<NewAllocation> Lifecycle::NextAllocation(const LiveStudy& study, d
   };
   if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
     if (!may_start(0)) return std::nullopt;
-    const std::optional<int> shape = NextShape(state_, study);
+    const std::optional<int> shape = NextShape(study);
     if (!shape) return std::nullopt;
     return NewAllocation{0, study.shapes[*shape]};
   }

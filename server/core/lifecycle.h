@@ -47,6 +47,10 @@ struct LifecycleOptions {
   // An allocation fails after the scheduler has accepted its job this number of times, and each time then did
   // not have the job.
   int max_forgotten = 8;
+  // Runs fail after their job was submitted this number of times in a row with the error UNKNOWN, so that a user
+  // sees an error that no rule of the scheduler explains. With the longest delay of 5 minutes, this takes about a
+  // week. Limits, quotas and a scheduler that does not answer are waited for without an end.
+  int max_unknown_errors = 2000;
   // A study is paused after this number of consecutive attempts, of the study or of one of its runs, that
   // end with STORAGE_ERROR.
   int max_storage_errors = 3;
@@ -56,10 +60,11 @@ struct LifecycleOptions {
   bool read_events = false;
   // Whether jobs exclude nodes on which attempts fail, see BadNodes. For schedulers with more than one node.
   bool avoid_nodes = false;
-  // Limits of reading event files: number of attempts that are read at the same time, time until a
-  // response, and time and bytes for one attempt. If an attempt exceeds a limit, it ends without the rest
-  // of its events.
-  int max_reads = 8;
+  // Limits of reading event files: number of attempts that are read at the same time, and of those below one
+  // directory of runs, whose filesystem may hang; time until a response, and time and bytes for one attempt. If
+  // an attempt exceeds a limit of time or bytes, it ends without the rest of its events.
+  int max_reads = 16;
+  int max_reads_of_directory = 8;
   db::Micros read_timeout = 60'000'000;
   db::Micros recovery_timeout = 600'000'000;
   int64_t recovery_bytes = int64_t{4} << 30;
@@ -209,7 +214,7 @@ class Lifecycle {
   // must wait because earlier allocations failed.
   std::optional<NewAllocation> NextAllocation(const LiveStudy& study, db::Micros now) const;
   void LeavePending(LiveAllocation& allocation);
-  // Updates the counts of its study. Must be called after each change of what Serves or Holds returns.
+  // Updates StudyAllocations of its study. Must be called after each change of what StudyAllocations records.
   void UpdateAllocation(const LiveAllocation& allocation);
   // Charges the owner for the use of the allocation since the last charge.
   void Charge(LiveAllocation& allocation, db::Micros now, Effects& fx);
@@ -282,6 +287,8 @@ class Lifecycle {
   void EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason, db::Micros now,
                      Effects& fx);
+  // Ends an allocation whose job the scheduler does not accept, and fails the runs that no other allocation executes.
+  void GiveUpJob(LiveAllocation& allocation, const std::string& reason, db::Micros now, Effects& fx);
   // Fails the queued run, or all queued runs of the study if `run_id` is 0.
   void FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, const std::string& message,
                   db::Micros now, Effects& fx);

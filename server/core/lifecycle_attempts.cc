@@ -86,19 +86,18 @@ int Lifecycle::ChooseOfGroup(const LiveStudy& study, const LiveAllocation& alloc
     if (FitsInto(allocation, study, position, now)) chosen = position;
     return chosen < 0;
   };
-  const std::set<BlockPart> others = PartsOfOthers(state_, study, allocation);
   const int shape = ShapeIndexOf(study, allocation);
   // A single allocation uses the rest of its time for any run that fits, because the next allocation executes
   // all other runs.
   const bool parallel = ConcurrentAllocations(study.spec) > 1;
-  const bool own = allocation.part.has_value() && !others.contains(*allocation.part);
+  const bool own = allocation.part.has_value() && !OthersHold(study, allocation, *allocation.part);
   if (parallel && own &&
       (HasQueuedRuns(study, *allocation.part) || WaitsForDelayed(study, allocation, now))) {
     VisitQueuedRuns(study, *allocation.part, choose_fitting);
     return chosen;
   }
   VisitQueuedParts(study, [&](BlockPart part, int) {
-    if (part.shape != shape || others.contains(part)) return true;
+    if (part.shape != shape || OthersHold(study, allocation, part)) return true;
     if (!parallel || PartFitsInto(allocation, study, part, now)) VisitQueuedRuns(study, part, choose_fitting);
     return chosen < 0;
   });
@@ -110,10 +109,9 @@ std::string Lifecycle::WhyNoRun(const LiveStudy* study, const LiveAllocation& al
   if (study != nullptr && study->queued.empty() && !study->delayed.empty())
     return "its runs are tried again later";
   if (study == nullptr || study->queued.empty() || allocation.row.run_id != 0) return "no run is queued";
-  const std::set<BlockPart> others = PartsOfOthers(state_, *study, allocation);
   bool too_late = false;
   VisitQueuedParts(*study, [&](BlockPart part, int) {
-    too_late = part.shape == ShapeIndexOf(*study, allocation) && !others.contains(part);
+    too_late = part.shape == ShapeIndexOf(*study, allocation) && !OthersHold(*study, allocation, part);
     return !too_late;
   });
   return too_late ? "no queued run would end before its time limit"
@@ -145,6 +143,7 @@ void Lifecycle::Assign(LiveAllocation& allocation, db::Micros now, Effects& fx) 
     return;
   }
   allocation.attempt_id = AddAttempt(allocation, *study, position, now, fx);
+  study->UpdateAllocation(allocation);
   AssignAhead(allocation, now, fx);
 }
 
@@ -172,7 +171,9 @@ void Lifecycle::AssignAhead(LiveAllocation& allocation, db::Micros now, Effects&
   while (static_cast<int>(allocation.next_attempts.size()) < limit) {
     const int position = Choose(*study, allocation, now + wait);
     if (position < 0) return;
+    const std::optional<BlockPart> earlier = allocation.part;
     const int64_t id = AddAttempt(allocation, *study, position, now, fx);
+    if (allocation.part != earlier) study->UpdateAllocation(allocation);
     LiveAttempt& attempt = *state_.attempt(id);
     attempt.assigned_ahead = true;
     allocation.next_attempts.push_back(id);
@@ -300,7 +301,8 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     state_.bad_nodes.Succeeded(attempt.row.nodes, study.row.id, now);
   } else if (to == db::AttemptState::kFailed && !MayNotHaveBegun(attempt)) {
     const bool works = study.counts[static_cast<size_t>(db::RunState::kSucceeded)] > 0;
-    state_.bad_nodes.Failed(attempt.row.nodes, study.row.id, works, cause, message, now);
+    const std::string for_all = study.row.is_private ? "" : message;
+    state_.bad_nodes.Failed(attempt.row.nodes, study.row.id, works, cause, for_all, now);
   }
   if (to == db::AttemptState::kSucceeded) {
     // The programs of other engines report a throughput, or have failed to measure it.

@@ -125,7 +125,7 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
   if (external_id.ok()) {
     allocation.row.external_id = *external_id;
     allocation.row.reason.clear();  // may be the reason of an earlier refusal
-    allocation.refusals = 0;
+    allocation.refusals = allocation.unknown_errors = 0;
     if (allocation.row.state == db::AllocationState::kIntended)
       allocation.row.state = db::AllocationState::kPending;
     fx.batch.allocations.push_back(allocation.row);
@@ -140,22 +140,28 @@ void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std:
     fx.batch.allocations.push_back(allocation.row);
     return;
   }
-  if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status())) {
-    LiveStudy* study = state_.study(allocation.row.study_id);
-    const int64_t run_id = allocation.row.run_id;
-    EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
-    if (study != nullptr && (run_id != 0 || !OthersServe(*study))) {
-      FailQueued(*study, run_id, db::Cause::kLaunchError,
-                 absl::StrCat("the scheduler refused the job: ", reason), now, fx);
-    }
-    return;
-  }
-  // The error is temporary, such as a limit of the user. Record it and submit again later, without a limit of
-  // retries, because the runs have not failed. `explain` shows the reason.
+  if (absl::IsInvalidArgument(external_id.status()) || absl::IsPermissionDenied(external_id.status()))
+    return GiveUpJob(allocation, reason, now, fx);
+  // The error may be temporary, such as a limit of the user. Record it and submit again later, because the runs
+  // have not failed. `explain` shows the reason.
+  if (absl::IsUnknown(external_id.status()))
+    ++allocation.unknown_errors;
+  else if (!absl::IsUnavailable(external_id.status()))  // UNAVAILABLE is no answer of the scheduler
+    allocation.unknown_errors = 0;
   allocation.submitted = false;
   allocation.retry_at = now + Backoff(++allocation.refusals, kSubmitAgain, token);
   allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
+}
+
+void Lifecycle::GiveUpJob(LiveAllocation& allocation, const std::string& reason, db::Micros now,
+                          Effects& fx) {
+  LiveStudy* study = state_.study(allocation.row.study_id);
+  const int64_t run_id = allocation.row.run_id;
+  EndAllocation(allocation, db::Cause::kLaunchError, reason, now, fx);
+  if (study == nullptr || (run_id == 0 && OthersServe(*study))) return;
+  FailQueued(*study, run_id, db::Cause::kLaunchError, absl::StrCat("the scheduler refused the job: ", reason),
+             now, fx);
 }
 
 void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now,
@@ -206,6 +212,12 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         // Wait for the response to the submit, because the scheduler may accept the job after this poll.
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
+      } else if (allocation.unknown_errors >=
+                 options_.max_unknown_errors) {  // the job certainly does not exist
+        GiveUpJob(allocation,
+                  absl::StrCat(allocation.unknown_errors,
+                               " submissions in a row failed; the last one: ", row.reason),
+                  now, fx);
       } else if (allocation.retry_at <= now && !state_.drain.on) {
         const bool accepted = row.state == db::AllocationState::kPending && allocation.submitted;
         if (accepted && ++allocation.forgotten >= options_.max_forgotten) {

@@ -7,9 +7,11 @@
 // allocation that has ended. The events of a response are committed like a worker's report, before the next
 // request is made.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "catalog/device.h"
 #include "server/core/backoff.h"
 #include "server/core/lifecycle.h"
@@ -21,6 +23,14 @@ namespace {
 constexpr BackoffLimits kReadAgain{1'000'000, 10'000'000};
 
 int64_t Seconds(db::Micros time) { return time / 1'000'000; }
+
+// Returns the directory of runs that contains the attempt's directory, <runs>/<study>/<run>/<attempt>. With runs_by_owner,
+// each owner has one. What is below it usually hangs together: one filesystem, or the agent of one user.
+absl::string_view RunsOf(const LiveAttempt& attempt) {
+  absl::string_view directory = attempt.row.directory;
+  for (int part = 0; part < 3; ++part) directory = directory.substr(0, directory.rfind('/'));
+  return directory;
+}
 
 }  // namespace
 
@@ -44,15 +54,24 @@ void Lifecycle::EndWithoutWorkers(LiveAttempt& attempt, db::Cause cause, std::st
   ReadEvents(now, fx);
 }
 
-// Makes requests for the attempts that wait, up to the limit of requests in flight.
+// Makes requests for the attempts that wait, up to the limits of requests in flight.
 void Lifecycle::ReadEvents(db::Micros now, Effects& fx) {
-  auto in_flight = std::count_if(state_.recovering.begin(), state_.recovering.end(),
-                                 [&](int64_t id) { return state_.attempt(id)->recovery->number != 0; });
+  int in_flight = 0;
+  std::map<absl::string_view, int> by_runs;  // requests in flight by RunsOf
+  for (const int64_t id : state_.recovering) {
+    const LiveAttempt& attempt = *state_.attempt(id);
+    if (attempt.recovery->number == 0) continue;
+    ++in_flight;
+    ++by_runs[RunsOf(attempt)];
+  }
   for (const int64_t id : state_.recovering) {
     if (in_flight >= options_.max_reads) return;
     LiveAttempt& attempt = *state_.attempt(id);
     Recovery& recovery = *attempt.recovery;
     if (recovery.number != 0 || recovery.retry_at > now) continue;
+    int& of_runs = by_runs[RunsOf(attempt)];
+    if (of_runs >= options_.max_reads_of_directory) continue;
+    ++of_runs;
     ++in_flight;
     recovery.number = ++state_.last_read;
     recovery.since = now;
@@ -88,7 +107,7 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
     recovery.retry_at = now + Backoff(++recovery.failures, kReadAgain, token);
     return ReadEvents(now, fx);
   }
-  state_.last_read_answered = now;
+  state_.reads_answered[std::string(RunsOf(*attempt))] = now;
   recovery.failing = 0;
   recovery.failures = 0;
   bool fits = true;
@@ -126,8 +145,10 @@ std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) co
   }
   // This recovery waits for the requests of other attempts. Those requests are abandoned after the time
   // limit, so this recovery should have begun by now.
+  const auto answered = state_.reads_answered.find(RunsOf(attempt));
+  const db::Micros last = answered == state_.reads_answered.end() ? 0 : answered->second;
   if (recovery.number == 0 && recovery.failing == 0 &&
-      now - std::max(recovery.since, state_.last_read_answered) > 2 * options_.read_timeout) {
+      now - std::max(recovery.since, last) > 2 * options_.read_timeout) {
     return absl::StrCat("the filesystem of other event files did not answer for ", 2 * limit, " s");
   }
   if (recovery.began != 0 && now - recovery.began > options_.recovery_timeout) {

@@ -247,6 +247,7 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
   to.row.charged_until = from.row.charged_until;
   to.withdrawn = from.withdrawn;
   to.refusals = from.refusals;
+  to.unknown_errors = from.unknown_errors;
   to.forgotten = from.forgotten;
   to.retry_at = from.retry_at;
   to.cancels = from.cancels;

@@ -11,25 +11,39 @@ auto* Find(const Map& map, int64_t id) {
   return it == map.end() ? nullptr : it->second.get();
 }
 
-void SetContains(std::set<int64_t>& set, int64_t id, bool contains) {
-  if (contains) {
-    set.insert(id);
-  } else {
-    set.erase(id);
-  }
-}
-
 }  // namespace
 
 void StudyAllocations::Update(const LiveAllocation& allocation) {
   const int64_t id = allocation.row.id;
-  ids_.insert(id);
-  SetContains(serving_, id, Serves(allocation));
-  SetContains(holding_, id, Holds(allocation));
+  ids_.insert(id);  // changes nothing during a loop over the ids
+  ForgetState(id);
+  if (Holds(allocation)) {
+    parts_.emplace(id, allocation.part);
+    if (allocation.part) holders_.emplace(*allocation.part, id);
+  }
+  if (!Serves(allocation)) return;
+  serving_.insert(id);
+  if (allocation.attempt_id == 0) unoccupied_[id] = {allocation.part, allocation.row.nodes};
 }
 
 void StudyAllocations::Remove(int64_t id) {
-  for (std::set<int64_t>* set : {&ids_, &serving_, &holding_}) set->erase(id);
+  ForgetState(id);
+  ids_.erase(id);
+}
+
+void StudyAllocations::ForgetState(int64_t id) {
+  if (const auto held = parts_.find(id); held != parts_.end()) {
+    if (held->second) holders_.erase({*held->second, id});
+    parts_.erase(held);
+  }
+  serving_.erase(id);
+  unoccupied_.erase(id);
+}
+
+int64_t StudyAllocations::HolderOf(BlockPart part, int64_t except) const {
+  auto it = holders_.lower_bound({part, 0});
+  if (it != holders_.end() && *it == std::pair(part, except)) ++it;
+  return it != holders_.end() && it->first == part ? it->second : 0;
 }
 
 int LiveStudy::PositionOf(int64_t run_id) const {

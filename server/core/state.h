@@ -7,12 +7,14 @@
 #include <compare>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "db/records.h"
@@ -40,12 +42,28 @@ struct FailedAttempts {
   int storage_errors = 0;  // number of consecutive attempts that ended with STORAGE_ERROR
 };
 
+// The runs that a single allocation of a group executes: all runs of a block, or, if the study has
+// allocations of several shapes, the runs of a block with the same shape.
+struct BlockPart {
+  int block = 0;  // index of the repeat
+  int shape = 0;  // index into LiveStudy::shapes
+  // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
+  auto operator<=>(const BlockPart&) const = default;
+};
+
 struct LiveAllocation;
 
-// The ids of a study's allocations that have not ended, and the number of those that serve or hold.
+// The ids of a study's allocations that have not ended, and what decisions need to know about all of them.
 class StudyAllocations {
  public:
-  // Adds the allocation, or records whether it still serves and holds (see Serves and Holds).
+  // An allocation that serves and has no attempt.
+  struct Unoccupied {
+    std::optional<BlockPart> part;
+    int nodes = 0;
+  };
+
+  // Adds the allocation, or records its present state: whether it serves and holds (see Serves and Holds), its part, and
+  // whether it has an attempt.
   void Update(const LiveAllocation& allocation);
   void Remove(int64_t id);
 
@@ -54,10 +72,18 @@ class StudyAllocations {
   size_t size() const { return ids_.size(); }
   bool empty() const { return ids_.empty(); }
   size_t serving() const { return serving_.size(); }
-  size_t holding() const { return holding_.size(); }
+  size_t holding() const { return parts_.size(); }
+  // Returns the first allocation other than `except` that holds the part, or 0.
+  int64_t HolderOf(BlockPart part, int64_t except = 0) const;
+  const std::map<int64_t, Unoccupied>& unoccupied() const { return unoccupied_; }  // by id
 
  private:
-  std::set<int64_t> ids_, serving_, holding_;
+  void ForgetState(int64_t id);
+
+  std::set<int64_t> ids_, serving_;
+  std::map<int64_t, std::optional<BlockPart>> parts_;  // of those that hold
+  std::set<std::pair<BlockPart, int64_t>> holders_;    // the parts in parts_
+  std::map<int64_t, Unoccupied> unoccupied_;
 };
 
 // A study that is not final, with all its runs.
@@ -107,8 +133,7 @@ struct LiveStudy {
 
   // Returns the position of a run, or -1 if the study has no run with this id.
   int PositionOf(int64_t run_id) const;
-  // Adds an allocation of this study. Call it again after each change of the result of Serves or Holds
-  // for this allocation.
+  // Adds an allocation of this study. Call it again after each change of what StudyAllocations::Update records.
   void UpdateAllocation(const LiveAllocation& allocation);
   // Removes an allocation that has ended.
   void RemoveAllocation(const LiveAllocation& allocation);
@@ -205,15 +230,6 @@ using PendingQueue = std::pair<std::string, std::string>;
 PendingQueue QueueOf(const LiveStudy& study);
 PendingQueue QueueOf(const LiveAllocation& allocation);
 
-// The runs that a single allocation of a group executes: all runs of a block, or, if the study has
-// allocations of several shapes, the runs of a block with the same shape.
-struct BlockPart {
-  int block = 0;  // index of the repeat
-  int shape = 0;  // index into LiveStudy::shapes
-  // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
-  auto operator<=>(const BlockPart&) const = default;
-};
-
 // An allocation that has not ended.
 struct LiveAllocation {
   db::AllocationRow row;
@@ -226,6 +242,7 @@ struct LiveAllocation {
   bool submitted = false;              // this process has submitted its job
   bool submitting = false;             // a call that submits its job is queued or in flight
   int refusals = 0;                    // number of consecutive temporary errors of submits
+  int unknown_errors = 0;              // number of submits with the error UNKNOWN since the last other answer
   int forgotten = 0;                   // consecutive times that an accepted job did not exist at a poll
   std::vector<std::string> excluded;   // nodes that its job excludes
   bool any_node = false;               // its job must not exclude nodes, because the scheduler refused that
@@ -276,9 +293,10 @@ struct State {
   std::set<int64_t> delayed;  // studies that wait for another allocation because earlier allocations failed
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
   int64_t last_generation = 0;
-  std::set<int64_t> recovering;         // attempts with a recovery
-  int64_t last_read = 0;                // number of the last request to read event files
-  db::Micros last_read_answered = 0;    // time of the last response
+  std::set<int64_t> recovering;  // attempts with a recovery
+  int64_t last_read = 0;         // number of the last request to read event files
+  // Times of the last responses, by directory of runs (the directory of an attempt without its last three parts).
+  std::map<std::string, db::Micros, std::less<>> reads_answered;
   std::map<PendingQueue, int> pending;  // number of intended and pending allocations; no entry: 0
   // Number of changes of final studies: retries and deletions.
   int64_t final_changes = 0;

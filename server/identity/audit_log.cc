@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -27,14 +27,15 @@ void AuditLog::Start() {
 
 void AuditLog::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    SteadyMutexLock lock(&mutex_);
     stopping_ = true;
+    mutex_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 void AuditLog::Add(db::AuditRow row) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   if (row.refused) return AddRefused(std::move(row));
   // Changes are added only after they are durable. So this number of rows collects only if the database can
   // be written but the audit log cannot.
@@ -43,7 +44,7 @@ void AuditLog::Add(db::AuditRow row) {
 }
 
 void AuditLog::AddRefused(db::AuditRow row) {
-  refused_since_ = std::min(refused_since_, absl::FromUnixMicros(row.time));
+  refused_since_ = std::min(refused_since_, Clock::System().Steady());
   Key key(row.user, row.source, row.address, row.action, row.result);
   if (const auto equal = refused_.find(key); equal != refused_.end()) {
     ++equal->second.count;
@@ -70,25 +71,26 @@ void AuditLog::AddRefused(db::AuditRow row) {
 void AuditLog::Collect(bool all) {
   std::move(changes_.begin(), changes_.end(), std::back_inserter(writing_));
   changes_.clear();
-  if (!all && absl::Now() - refused_since_ < limits_.refusal_period) return;
+  if (!all && Clock::System().Steady() - refused_since_ < limits_.refusal_period) return;
   for (auto& [key, row] : refused_) writing_.push_back(std::move(row));
   refused_.clear();
   if (others_.count > 0) writing_.push_back(std::exchange(others_, db::AuditRow()));
   others_.count = 0;
-  refused_since_ = absl::InfiniteFuture();
+  refused_since_ = absl::InfiniteDuration();
   // Sort the rows by time, because readers list them in the order in which they are written.
   std::stable_sort(writing_.begin(), writing_.end(),
                    [](const db::AuditRow& a, const db::AuditRow& b) { return a.time < b.time; });
 }
 
 absl::Status AuditLog::Flush(absl::Duration limit) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   const int64_t asked = ++flush_asked_;
+  mutex_.SignalAll();
   const auto done = [this, asked] {
     mutex_.AssertHeld();
     return flushed_ >= asked;
   };
-  if (mutex_.AwaitWithTimeout(absl::Condition(&done), limit)) return absl::OkStatus();
+  if (mutex_.AwaitWithTimeout(done, limit)) return absl::OkStatus();
   return absl::UnavailableError(
       "the audit log cannot be written at present; the log of scalelabd has the reason");
 }
@@ -100,13 +102,15 @@ void AuditLog::Run() {
     int64_t asked = 0;
     std::vector<db::AuditRow> rows;
     {
-      absl::MutexLock lock(&mutex_);
+      SteadyMutexLock lock(&mutex_);
       // After an error, wait the full time unless the log is ending. Otherwise a caller of Flush would cause
       // a busy loop.
-      if (wait > limits_.period)
-        mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
-      else
-        mutex_.AwaitWithTimeout(absl::Condition(this, &AuditLog::WakesUp), wait);
+      const bool after_error = wait > limits_.period;
+      const auto wakes_up = [&] {
+        mutex_.AssertHeld();
+        return after_error ? stopping_ : WakesUp();
+      };
+      mutex_.AwaitWithTimeout(wakes_up, wait);
       stopping = stopping_;
       asked = flush_asked_;
       Collect(WakesUp());
@@ -114,9 +118,10 @@ void AuditLog::Run() {
     }
     absl::Status status = rows.empty() ? absl::OkStatus() : store_.AppendAudit(rows);
     if (status.ok()) {
-      absl::MutexLock lock(&mutex_);
+      SteadyMutexLock lock(&mutex_);
       writing_.clear();
       flushed_ = asked;
+      mutex_.SignalAll();
     }
     if (absl::Status also = also_(); status.ok()) status = also;
     if (!status.ok()) spdlog::error("the audit log cannot be written, trying again: {}", status.ToString());

@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "db/access/access_store.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 
@@ -57,12 +57,13 @@ class AuditLog {
   db::AccessStore& store_;
   const std::function<absl::Status()> also_;
   const AuditLimits limits_;
-  absl::Mutex mutex_;
+  SteadyMutex mutex_;
   std::vector<db::AuditRow> changes_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, db::AuditRow> refused_ ABSL_GUARDED_BY(mutex_);
   // One row for the refused calls above the limit; its count is their number.
   db::AuditRow others_ ABSL_GUARDED_BY(mutex_);
-  absl::Time refused_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // Time of the steady clock at which the oldest row of refused_ or others_ was added.
+  absl::Duration refused_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   // Minute of the last new row of a refused call, since the epoch.
   int64_t minute_ ABSL_GUARDED_BY(mutex_) = 0;
   int in_minute_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -15,9 +15,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "proto/status.h"
+#include "server/time/clock.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 namespace {
@@ -96,13 +96,13 @@ absl::Status CheckRoleEntry(const std::string& entry) {
 struct Users::Shared {
   struct Known {
     std::vector<std::string> groups;
-    absl::Time since;
+    absl::Duration since;  // Clock::Steady, as all times here
   };
 
   GroupsOf groups_of = nullptr;
-  absl::Mutex mutex;
+  SteadyMutex mutex;
   RoleLists lists ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_map<uid_t, std::pair<std::string, absl::Time>> names ABSL_GUARDED_BY(mutex);
+  absl::flat_hash_map<uid_t, std::pair<std::string, absl::Duration>> names ABSL_GUARDED_BY(mutex);
   absl::flat_hash_map<std::string, Known> groups ABSL_GUARDED_BY(mutex);
   std::set<std::string> asked ABSL_GUARDED_BY(mutex);  // users whose groups are being looked up
 
@@ -123,9 +123,10 @@ struct Users::Shared {
     // The thread is detached, because a directory service may block it for longer than the service runs.
     std::thread([shared, user] {
       std::vector<std::string> found = shared->groups_of(user);
-      absl::MutexLock lock(&shared->mutex);
-      shared->groups[user] = {std::move(found), absl::Now()};
+      SteadyMutexLock lock(&shared->mutex);
+      shared->groups[user] = {std::move(found), Clock::System().Steady()};
       shared->asked.erase(user);
+      shared->mutex.SignalAll();
     }).detach();
   }
 };
@@ -142,37 +143,37 @@ void Users::SetRoles(const RoleLists& lists) {
   RoleLists all = lists;
   all.admins.push_back(service_);
   all.admins.push_back(NameOf(0));
-  absl::MutexLock lock(&shared_->mutex);
+  SteadyMutexLock lock(&shared_->mutex);
   shared_->lists = std::move(all);
 }
 
 std::string Users::NameOf(uid_t uid) {
   {
-    absl::MutexLock lock(&shared_->mutex);
+    SteadyMutexLock lock(&shared_->mutex);
     const auto known = shared_->names.find(uid);
-    if (known != shared_->names.end() && absl::Now() - known->second.second < kFresh)
+    if (known != shared_->names.end() && Clock::System().Steady() - known->second.second < kFresh)
       return known->second.first;
   }
   std::string name = LookUpName(uid);
-  absl::MutexLock lock(&shared_->mutex);
-  shared_->names[uid] = {name, absl::Now()};
+  SteadyMutexLock lock(&shared_->mutex);
+  shared_->names[uid] = {name, Clock::System().Steady()};
   return name;
 }
 
 absl::StatusOr<Role> Users::RoleOf(const std::string& user, absl::Duration patience) {
   const std::shared_ptr<Shared>& shared = shared_;
-  absl::MutexLock lock(&shared->mutex);
+  SteadyMutexLock lock(&shared->mutex);
   std::vector<std::string> groups;
   if (shared->groups_matter() && shared->RoleWith(user, {}) != Role::kAdmin) {
     auto known = shared->groups.find(user);
-    if (known == shared->groups.end() || absl::Now() - known->second.since > kFresh)
+    if (known == shared->groups.end() || Clock::System().Steady() - known->second.since > kFresh)
       Shared::Ask(shared, user);
     if (known == shared->groups.end()) {
       const auto answered = [&] {
         shared->mutex.AssertHeld();
         return shared->groups.contains(user);
       };
-      if (!shared->mutex.AwaitWithTimeout(absl::Condition(&answered), patience)) {
+      if (!shared->mutex.AwaitWithTimeout(answered, patience)) {
         return absl::UnavailableError(
             absl::StrCat("the groups of ", user,
                          " are not known yet, because the user directory of this machine "

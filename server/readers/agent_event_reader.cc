@@ -14,7 +14,7 @@
 namespace scalelab::server {
 namespace {
 
-// The coordinator makes at most 8 requests at a time.
+// The requests to one agent take at most half of the threads.
 constexpr int kAgentThreads = 8;
 constexpr size_t kAgentQueue = 1000;
 constexpr int64_t kPiece = 1 << 20;    // bytes of one request to the agent
@@ -123,11 +123,13 @@ AgentEventReader::AgentEventReader(AgentHub& hub, std::string runs_dir, std::str
 void AgentEventReader::Read(EventRequest request, Done done) {
   const std::string user = UserOfDirectory(runs_dir_, request.directory);
   if (user.empty()) return here_.Read(std::move(request), std::move(done));
-  pool_.Run([this, user, request = std::move(request), done = std::move(done)](absl::Status ready) mutable {
-    if (!ready.ok()) return done(std::move(ready));
-    const std::string folder = absl::StrCat(spool_, "/", request.token, "-", request.number);
-    done(Copy(hub_, user, request, folder).Read());
-  });
+  pool_.Run(
+      [this, user, request = std::move(request), done = std::move(done)](absl::Status ready) mutable {
+        if (!ready.ok()) return done(std::move(ready));
+        const std::string folder = absl::StrCat(spool_, "/", request.token, "-", request.number);
+        done(Copy(hub_, user, request, folder).Read());
+      },
+      {"", "agent of " + user});
 }
 
 }  // namespace scalelab::server

@@ -9,12 +9,13 @@
 #include "events/software.h"
 #include "files/regular_file.h"
 #include "proto/utf8.h"
+#include "server/readers/filesystem_of.h"
 
 namespace scalelab::server {
 namespace {
 
-// The coordinator makes at most 8 requests at a time, and gives up requests that are blocked. The additional
-// threads serve the requests that follow these.
+// The coordinator makes at most this many requests at a time, half of them below one directory of runs. It gives up requests
+// that are blocked. A filesystem takes at most half of the threads; further requests on it wait.
 constexpr int kThreads = 16;
 constexpr size_t kQueue = 1000;
 constexpr size_t kPartBytes = 1 << 20;    // bytes of parsed lines in one answer
@@ -103,8 +104,14 @@ absl::StatusOr<EventPart> ReadEventPart(const EventRequest& request) {
 FileEventReader::FileEventReader() : pool_("reads of event files", kThreads, kQueue) {}
 
 void FileEventReader::Read(EventRequest request, Done done) {
-  pool_.Run([request = std::move(request), done = std::move(done)](absl::Status ready) mutable {
-    done(ready.ok() ? ReadEventPart(request) : absl::StatusOr<EventPart>(std::move(ready)));
+  // The core thread calls this function, so a thread of the pool reads the mount table.
+  pool_.Run([this, request = std::move(request), done = std::move(done)](absl::Status ready) mutable {
+    if (!ready.ok()) return done(std::move(ready));
+    Subject subject{"", FilesystemOf(request.directory)};
+    auto read = [request = std::move(request), done = std::move(done)](absl::Status may) mutable {
+      done(may.ok() ? ReadEventPart(request) : absl::StatusOr<EventPart>(std::move(may)));
+    };
+    pool_.Run(std::move(read), std::move(subject));
   });
 }
 

@@ -9,8 +9,8 @@ namespace scalelab::server {
 // Reads the next part of the files in the directory of the request, like EventReader::Read. May block.
 absl::StatusOr<EventPart> ReadEventPart(const EventRequest& request);
 
-// A filesystem that hangs blocks only threads of this reader. When all of them are blocked, requests are not
-// answered; the coordinator then ends the attempts without the rest of their events.
+// A filesystem that hangs blocks only threads of this reader, at most half of them. Requests on this filesystem are then not
+// answered, and the coordinator ends the attempts without the rest of their events.
 class FileEventReader final : public EventReader {
  public:
   FileEventReader();

@@ -107,9 +107,11 @@ class Scheduler {
   virtual std::string name() const = 0;  // "local", "slurm"
   virtual Capacity capacity() const = 0;
   // Submits a job, or finds the job that already has this token, and returns the job's external id. Returns
-  // UNAVAILABLE if it is unknown whether the job was accepted; Poll then shows it. Returns RESOURCE_EXHAUSTED
-  // if a limit or quota is reached; retry later. Returns INVALID_ARGUMENT or PERMISSION_DENIED if the job
-  // will never be accepted.
+  // UNKNOWN if the submission failed in a way that does not show whether the job was accepted; Poll then shows
+  // it. Returns UNAVAILABLE if the job was not submitted, because the scheduler or the agent of the user does not
+  // answer, or because an earlier submission may still have been accepted; RESOURCE_EXHAUSTED if a limit or quota
+  // is reached. Retry later after these errors. Returns INVALID_ARGUMENT or PERMISSION_DENIED if the job will never
+  // be accepted.
   virtual absl::StatusOr<std::string> Submit(const JobRequest& request) = 0;
   // Returns the script that Submit would submit; empty when the scheduler uses none.
   virtual std::string Script(const JobRequest& request) const = 0;

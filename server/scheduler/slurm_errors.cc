@@ -184,13 +184,12 @@ Refusal InterpretFailure(const CommandResult& result, const JobRequest& request)
                                                     reason, "); ", known.advice))};
     }
   }
-  return {
-      absl::UnavailableError(absl::StrCat(
-          "it is unknown whether Slurm accepted the job (sbatch: ",
-          result.exit_code == 0 ? absl::StrCat("no job id in its output '", result.out.substr(0, 100), "'")
-                                : reason,
-          ")")),
-      true};
+  return {absl::UnknownError(absl::StrCat("it is unknown whether Slurm accepted the job (sbatch: ",
+                                          result.exit_code == 0 ? absl::StrCat("no job id in its output '",
+                                                                               result.out.substr(0, 100), "'")
+                                                                : reason,
+                                          ")")),
+          true};
 }
 
 }  // namespace scalelab::server

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 
@@ -30,6 +31,21 @@ class ABSL_LOCKABLE SteadyMutex {
     }
     lock.release();  // the caller still holds the mutex
   }
+  // Blocks until `condition` returns true or until `timeout` has passed. Returns the last result of `condition`, which is
+  // called with the mutex locked. Call Signal or SignalAll after each change of that result.
+  template <typename Condition>
+  bool AwaitWithTimeout(const Condition& condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    const absl::Duration deadline = Clock::System().Steady() + timeout;
+    while (!condition()) {
+      const absl::Duration left = deadline - Clock::System().Steady();
+      if (left <= absl::ZeroDuration()) return false;
+      WaitFor(left);
+    }
+    return true;
+  }
+  // Tells the thread safety analysis, which does not look through lambdas, that the caller holds the mutex.
+  void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
   // Wakes one waiting thread, or all of them.
   void Signal() { signalled_.notify_one(); }
   void SignalAll() { signalled_.notify_all(); }

@@ -206,7 +206,7 @@ TEST_F(AgentFaults, AnAgentThatDoesNotAnswerInTimeIsDisconnected) {
   const auto alice = Agent("alice");
   alice->Suspend();
   const absl::Status status = Submit("alice", "a").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_THAT(status.message(), HasSubstr("unknown whether Slurm accepted the job"));
   EXPECT_EQ(alice->ended().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Submit("alice", "a2").status().message(), HasSubstr("not connected"));

@@ -53,7 +53,7 @@ TEST_F(SlurmFaults, FindsAJobThatWasAcceptedAlthoughSbatchHung) {
   LowerCommandTimeout();
   slurm_.Lie("sbatch", "take-hang");
   const absl::Status status = Submit("a").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_THAT(status.message(), HasSubstr("unknown whether Slurm accepted the job"));
   slurm_.Lie("sbatch", "");
   EXPECT_EQ(Submit("a").value_or("none"), "1");
@@ -64,7 +64,7 @@ TEST_F(SlurmFaults, FindsAJobThatWasAcceptedAlthoughSbatchHung) {
 TEST_F(SlurmFaults, DoesNotResubmitAJobThatIsListedLate) {
   slurm_.Lie("sbatch", "late");
   const absl::Status status = Submit("a").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_THAT(status.message(), HasSubstr("Socket timed out"));
   slurm_.Lie("sbatch", "");
   // The job is not listed yet. Submit creates no second one, and Poll does not return kUnknown.
@@ -81,7 +81,7 @@ TEST_F(SlurmFaults, DoesNotResubmitAJobThatIsListedLate) {
 TEST_F(SlurmFaults, ResubmitsAJobWhenItCertainlyDoesNotExist) {
   LowerCommandTimeout();
   slurm_.Lie("sbatch", "hang");
-  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnknown);
   slurm_.Lie("sbatch", "");
   EXPECT_EQ(Status("a").state, State::kPending);
   slurm_.Advance(kSettle - absl::Seconds(5));
@@ -109,11 +109,11 @@ TEST_F(SlurmFaults, AFailedQueryRestartsTheWait) {
 TEST_F(SlurmFaults, AfterMalformedOutputOfSbatchTheJobMayExist) {
   for (const char* lie : {"garbage", "empty"}) {
     slurm_.Lie("sbatch", lie);
-    EXPECT_EQ(Submit(lie).status().code(), absl::StatusCode::kUnavailable) << lie;
+    EXPECT_EQ(Submit(lie).status().code(), absl::StatusCode::kUnknown) << lie;
     EXPECT_EQ(Status(lie).state, State::kPending) << lie;
   }
   slurm_.Lie("sbatch", "take-garbage");
-  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(Submit("a").value_or("none"), "1");
   EXPECT_EQ(slurm_.Jobs(), 1);
 }
@@ -182,7 +182,7 @@ TEST_F(SlurmFaults, RefusalsContainAdvice) {
   }
   slurm_.Lie("sbatch", "fail sbatch: error: Something nobody has ever heard of");
   const absl::Status status = Submit("strange").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_THAT(status.message(), HasSubstr("Something nobody has ever heard of"));
   EXPECT_EQ(Status("strange").state, State::kPending);
 }

@@ -143,6 +143,8 @@ TEST_P(StoreRetention, TheAttemptsWithFilesToRemoveAreListedInPages) {
   EXPECT_THAT(ids(kEnd, 0), ElementsAre(100'000, 100'001));
   EXPECT_THAT(ids(kEnd, 100'003), ElementsAre(100'004));
   EXPECT_THAT(ids(kEnd - 2, 0), IsEmpty());
+  EXPECT_TRUE(RunEndedBy(*store_, 1, 100'000, kEnd).value());
+  EXPECT_FALSE(RunEndedBy(*store_, 1, 100'000, kEnd - 2).value());
   ASSERT_TRUE(BeginRemoval(*store_, Removal::kDirectories, 1, kEnd).ok());
   EXPECT_THAT(ListUnfinished(*store_, Removal::kDirectories).value(), ElementsAre(1));
   ASSERT_TRUE(EndRemoval(*store_, Removal::kDirectories, 1).ok());
@@ -184,6 +186,19 @@ TEST_P(StoreRetention, AStudyIsDeletedWhenAllItsRowsAreGone) {
   Reopen();
   EXPECT_THAT(ListDeletedStudies(*store_, ids).value(), ElementsAre(2, 3, 4));
   EXPECT_THAT(ListDeletedStudies(*store_, {}).value(), IsEmpty());
+}
+
+TEST_P(StoreRetention, TheLastIdOfAStudyIsRaisedAndNeverLowered) {
+  EXPECT_EQ(GetLastStudyId(*store_).value(), 0);
+  CommitStudy(1);
+  EXPECT_EQ(GetLastStudyId(*store_).value(), 1);
+  for (const int64_t id : {7, 3}) {
+    ASSERT_TRUE(RaiseLastStudyId(*store_, id).ok());
+    EXPECT_EQ(GetLastStudyId(*store_).value(), 7);
+  }
+  CommitStudy(8);
+  Reopen();
+  EXPECT_EQ(store_->Load()->last_study_id, 8);
 }
 
 TEST_P(StoreRetention, TheSizeOfTheDatabaseIsThatOfItsFile) {

@@ -1,4 +1,4 @@
-// Runs many simulations.
+// Runs many simulations: more with SCALELAB_LONG_TESTS=1.
 //   SCALELAB_SIMULATION_SEEDS=100000 simulation_test     runs that many seeds; SCALELAB_SIMULATION_FIRST is the first, and
 //                                                        SCALELAB_SIMULATION_STOP=1 ends the run at the first violation
 //   simulation_test --seed=17 --trace                    runs one and prints what happens
@@ -19,7 +19,8 @@
 namespace scalelab::simulation {
 namespace {
 
-constexpr uint64_t kUsualSeeds = 150;
+// Numbers of seeds in the short and in the long form of the test.
+constexpr uint64_t kUsualSeeds = 150, kLongSeeds = 2000;
 
 uint64_t NumberOf(const char* variable, uint64_t usual) {
   const char* text = getenv(variable);
@@ -57,7 +58,8 @@ std::string Describe(uint64_t seed, const Result& result) {
 TEST(Simulation, EverySeedKeepsTheInvariants) {
   Directory directory;
   const uint64_t first = NumberOf("SCALELAB_SIMULATION_FIRST", 1);
-  const uint64_t seeds = NumberOf("SCALELAB_SIMULATION_SEEDS", kUsualSeeds);
+  const bool long_form = getenv("SCALELAB_LONG_TESTS") != nullptr;
+  const uint64_t seeds = NumberOf("SCALELAB_SIMULATION_SEEDS", long_form ? kLongSeeds : kUsualSeeds);
   Result sum;
   size_t failed = 0;
   double longest = 0;

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -26,7 +25,7 @@ absl::Status Missing(const std::string& user) {
 }  // namespace
 
 void AgentHub::SetListener(std::function<void(const std::string& user)> connected) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   connected_ = std::move(connected);
 }
 
@@ -36,12 +35,13 @@ void AgentHub::Lose(Agent& agent, const std::string& why) {
     waiting->result->lost = why;
   }
   agent.waiting.clear();
+  mutex_.SignalAll();
 }
 
 void AgentHub::Connect(const std::string& user, std::shared_ptr<AgentStream> stream) {
   std::function<void(const std::string&)> connected;
   {
-    absl::MutexLock lock(&mutex_);
+    SteadyMutexLock lock(&mutex_);
     if (stopped_) {
       stream->End(absl::UnavailableError("scalelabd is stopping; connect again"));
       return;
@@ -59,7 +59,7 @@ void AgentHub::Connect(const std::string& user, std::shared_ptr<AgentStream> str
 }
 
 void AgentHub::Disconnect(const std::string& user, const AgentStream* stream) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   const auto it = agents_.find(user);
   if (it == agents_.end() || it->second.stream.get() != stream) return;
   Lose(it->second, "its agent ended before it answered");
@@ -69,7 +69,7 @@ void AgentHub::Disconnect(const std::string& user, const AgentStream* stream) {
 
 void AgentHub::Answer(const std::string& user, const AgentStream* stream, int64_t id,
                       absl::StatusOr<CommandResult> result) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   const auto it = agents_.find(user);
   if (it == agents_.end() || it->second.stream.get() != stream) return;
   const auto waiting = it->second.waiting.find(id);
@@ -77,15 +77,16 @@ void AgentHub::Answer(const std::string& user, const AgentStream* stream, int64_
   waiting->second->result = std::move(result);
   waiting->second->over = true;
   it->second.waiting.erase(waiting);
+  mutex_.SignalAll();
 }
 
 absl::Status AgentHub::Check(const std::string& user) const {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   return agents_.contains(user) ? absl::OkStatus() : Missing(user);
 }
 
 absl::StatusOr<CommandResult> AgentHub::Ask(const std::string& user, const AgentRequest& request) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   const auto it = agents_.find(user);
   if (it == agents_.end()) return Missing(user);
   if (it->second.waiting.size() >= kMaxWaiting) {
@@ -96,7 +97,7 @@ absl::StatusOr<CommandResult> AgentHub::Ask(const std::string& user, const Agent
   const auto waiting = std::make_shared<Waiting>();
   it->second.waiting[id] = waiting;
   it->second.stream->Send(id, request);
-  if (mutex_.AwaitWithTimeout(absl::Condition(&waiting->over), request.timeout + kMargin))
+  if (mutex_.AwaitWithTimeout([&] { return waiting->over; }, request.timeout + kMargin))
     return std::move(waiting->result);
   // The stream is still the same, because the end of a stream ends its requests.
   const auto now = agents_.find(user);
@@ -123,7 +124,7 @@ absl::StatusOr<std::string> AgentHub::ReadFile(const std::string& user, const st
 }
 
 void AgentHub::Stop() {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   stopped_ = true;
   for (auto& [user, agent] : agents_) {
     Lose(agent, "scalelabd is stopping");

@@ -10,9 +10,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/command/command_runner.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 
@@ -75,9 +75,9 @@ class AgentHub {
     std::shared_ptr<AgentStream> stream;
     std::map<int64_t, std::shared_ptr<Waiting>> waiting;  // by number of the request
   };
-  static void Lose(Agent& agent, const std::string& why);
+  void Lose(Agent& agent, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable absl::Mutex mutex_;
+  mutable SteadyMutex mutex_;
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);  // by user; only those connected
   std::function<void(const std::string&)> connected_ ABSL_GUARDED_BY(mutex_);
   int64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

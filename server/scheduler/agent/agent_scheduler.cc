@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "server/scheduler/agent/user_lane.h"
 #include "server/scheduler/slurm_client.h"
 #include "server/scheduler/slurm_jobs.h"
 #include "server/scheduler/slurm_site.h"
+#include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -163,7 +163,7 @@ absl::StatusOr<std::string> AgentScheduler::Submit(const JobRequest& request) {
   // The result is shared with the lane, because the work of the lane may take longer than this call.
   const auto id = std::make_shared<absl::StatusOr<std::string>>(absl::UnknownError(""));
   user.lane.Start([&jobs = user.jobs, request, id] { *id = jobs.Submit(request); });
-  if (user.lane.WaitIdle(absl::Now() + options_.patience)) return *id;
+  if (user.lane.WaitIdle(Clock::System().Steady() + options_.patience)) return *id;
   return absl::UnavailableError(absl::StrCat("the agent of ", user.name, " has not answered for ",
                                              absl::FormatDuration(options_.patience),
                                              "; the job is submitted when it answers"));
@@ -209,7 +209,7 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
     }
   }
   std::map<std::string, JobStatus> known;
-  const absl::Time deadline = absl::Now() + options_.patience;
+  const absl::Duration deadline = Clock::System().Steady() + options_.patience;
   for (const auto& [user, answer] : answers) {
     if (!user->lane.WaitIdle(deadline)) continue;
     for (JobStatus& status : *answer) known[status.token] = std::move(status);
@@ -254,7 +254,7 @@ absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
     user->lane.Start(
         [result, &jobs = user->jobs, its_tokens = its_tokens] { *result = jobs.Cancel(its_tokens); });
   }
-  const absl::Time deadline = absl::Now() + options_.patience;
+  const absl::Duration deadline = Clock::System().Steady() + options_.patience;
   for (const auto& [user, result] : results) {
     first.Update(user->lane.WaitIdle(deadline) ? *result
                                                : absl::UnavailableError(absl::StrCat(

@@ -5,8 +5,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 
@@ -20,13 +20,13 @@ class UserLane {
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `work` on the lane's thread. The lane must be idle.
   void Start(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the lane is idle. Returns false if `deadline` passes first.
-  bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until the lane is idle. Returns false if `deadline`, a time of Clock::Steady, passes first.
+  bool WaitIdle(absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  mutable absl::Mutex mutex_;
+  mutable SteadyMutex mutex_;
   absl::AnyInvocable<void()> work_ ABSL_GUARDED_BY(mutex_);
   bool idle_ ABSL_GUARDED_BY(mutex_) = true;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // `work_` waits for the thread

@@ -242,6 +242,24 @@ TEST_F(CoordinatorTest, StoppingAnswersTheCallsThatAreHeld) {
   EXPECT_TRUE(absl::IsUnavailable(held.get_future().get()));
 }
 
+TEST_F(CoordinatorTest, ARequestIsRefusedWhileTooManyWaitForTheCoreThread) {
+  std::promise<void> blocked, release;
+  coordinator_->Read([&](const State*) {
+    blocked.set_value();
+    release.get_future().wait();
+  });
+  blocked.get_future().wait();
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < 10'000; ++i)
+    coordinator_->Read([&](const State* state) { answered += state != nullptr ? 1 : 0; });
+  absl::Status refused;
+  coordinator_->CancelStudy(1, [&](absl::Status status) { refused = std::move(status); });
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  release.set_value();
+  while (answered < 10'000) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(Submit(World::Spec({1})).ok()) << "the queue is empty again";
+}
+
 TEST_F(CoordinatorTest, ManyWhoLookAtTheClusterAreOneQuestionToTheScheduler) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(View().ok());
   EXPECT_EQ(scheduler_->views, 1);

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "server/core/lifecycle.h"
 #include "tests/unit/server/core/world.h"
 
@@ -77,6 +79,26 @@ TEST(Blocks, EachAllocationServesWholeBlocks) {
   EXPECT_EQ(Blocks::Serves(second), "2/2");
   w.Finish(jobs[1], second);
   EXPECT_EQ(w.study(w.id).row.state, db::StudyState::kSucceeded);
+}
+
+TEST(Blocks, ACompletionVisitsNoOtherAllocation) {
+  for (const int most : {50, 100}) {
+    Blocks w(60, most);
+    Policy policy;
+    LimitRule rule;
+    rule.pending_allocations = LimitSet::kNone;
+    policy.limits.rules = {rule};
+    w.lifecycle.Configure(policy, 30'000'000);
+    const auto jobs = w.Jobs();
+    ASSERT_THAT(jobs, SizeIs(std::min(most, 60)));
+    std::vector<v1::SynchronizeResponse> desired;
+    for (const std::string& job : jobs) desired.push_back(w.Start(job));
+    auto others = TakeOthers(w.state, jobs[7]);
+    desired[7] = w.Finish(jobs[7], desired[7]);
+    EXPECT_EQ(Blocks::Serves(desired[7]), "7/2");
+    EXPECT_EQ(Blocks::Serves(w.Finish(jobs[7], desired[7])), most == 50 ? "50/1" : "end");
+    w.state.allocations.merge(others);
+  }
 }
 
 TEST(Blocks, ARunThatIsTriedAgainGoesToTheNextAllocationOfItsBlock) {

@@ -61,6 +61,12 @@ TEST_F(LifecycleNodesTest, AJobExcludesANodeOnWhichAttemptsFailedAgainAndAgain) 
   EXPECT_THAT(Attempt("good", true), IsEmpty()) << "the time has an end";
 }
 
+TEST_F(LifecycleNodesTest, TheReasonOfABadNodeHasNoMessageOfAPrivateStudy) {
+  world_.state.study(id_)->row.is_private = true;
+  MakeBadNode();
+  EXPECT_EQ(world_.state.bad_nodes.Avoided(world_.now).at(0).reason, "the node failed");
+}
+
 TEST_F(LifecycleNodesTest, ExplainNamesTheNodesThatAJobDoesNotUse) {
   MakeBadNode();
   const JobRequest job = NextJob();

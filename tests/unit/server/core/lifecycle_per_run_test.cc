@@ -12,7 +12,6 @@ namespace {
 
 using testing::HasSubstr;
 using JobState = JobStatus::State;
-using Allocations = decltype(State::allocations);
 
 // A study whose jobs may all be pending at the same time.
 struct PerRun : World {
@@ -39,23 +38,12 @@ struct PerRun : World {
   int64_t id = 0;
 };
 
-// Takes all allocations but one out of the state. Code that looks at one of the others then reads a null pointer.
-Allocations TakeOthers(State& state, const std::string& token) {
-  Allocations others;
-  const int64_t kept = state.allocation_by_token.at(token);
-  for (auto it = state.allocations.begin(); it != state.allocations.end();) {
-    const auto entry = it++;
-    if (entry->first != kept) others.insert(state.allocations.extract(entry));
-  }
-  return others;
-}
-
 TEST(PerRun, ACompletionVisitsNoOtherAllocation) {
   for (const int concurrent : {0, 100}) {
     PerRun w(concurrent == 0 ? 100 : 150, concurrent);
     const std::vector<std::string> jobs = w.Plan();
     ASSERT_EQ(jobs.size(), 100u);
-    Allocations others = TakeOthers(w.state, jobs[7]);
+    auto others = TakeOthers(w.state, jobs[7]);
     w.Job(jobs[7], JobState::kRunning);
     const auto desired = w.Sync(jobs[7]);
     ASSERT_EQ(desired.attempts_size(), 1);
@@ -76,7 +64,7 @@ TEST(PerRun, AnotherAllocationIsMadeWithoutVisitingTheEarlierOnes) {
   // Only queued runs without an allocation are considered for the next one.
   EXPECT_EQ(w.study(w.id).unallocated.size(), 50u);
   EXPECT_EQ(*w.study(w.id).unallocated.begin(), 50);
-  Allocations others = TakeOthers(w.state, jobs[3]);
+  auto others = TakeOthers(w.state, jobs[3]);
   w.Job(jobs[3], JobState::kPreempted);
   const std::vector<std::string> next = w.Plan();
   ASSERT_EQ(next.size(), 1u);

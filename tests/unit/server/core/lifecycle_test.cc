@@ -157,6 +157,36 @@ TEST(Lifecycle, AnImpossibleResultIsRefusedWithAReasonInTheRunsMessage) {
             "run/throughput of rank 0 is -5, which is not above 0; the value is not used");
 }
 
+TEST(Lifecycle, AUsersProgramWithoutThroughputGetsAMessage) {
+  const auto message = [](const std::string& engine) {
+    World w;
+    auto spec = World::Spec({1});
+    auto& fixed = *spec.mutable_fixed()->mutable_fields();
+    fixed["engine"].set_string_value(engine);
+    if (engine == "custom") fixed["command"].mutable_list_value()->add_values()->set_string_value("true");
+    const int64_t id = w.Submit(spec);
+    const std::string job = w.AskedFor();
+    const std::string token = w.Sync(job).attempts(0).token();
+    ParsedBatch batch;
+    batch.token = token;
+    batch.append.end_position = 10;
+    batch.append.end_line = 1;
+    batch.append.finished = true;
+    batch.append.parameter_hash = "h";
+    batch.finish_metrics = {{"run/epoch_seconds", 3.0}};
+    std::vector<ParsedBatch> batches;
+    batches.push_back(std::move(batch));
+    w.lifecycle.Ingest(job, std::move(batches), w.fx);
+    w.Sync(job, {World::Ended(token)});
+    EXPECT_EQ(w.run_state(id, 0), db::RunState::kSucceeded);
+    return w.study(id).runs[0].message;
+  };
+  EXPECT_EQ(message("custom"),
+            "no throughput, so the curve has no point: the program reported neither run/throughput nor "
+            "step/total_s");
+  EXPECT_EQ(message("pytorch/ddp"), "");
+}
+
 TEST(Lifecycle, OneRequestIdMakesOneStudyAndRefusesAnother) {
   World w;
   const int64_t first = w.Submit(World::Spec({1}), "request");
@@ -460,6 +490,57 @@ TEST(Lifecycle, ASchedulerThatIsAwayIsAskedAgainLaterAndSaysWhy) {
   EXPECT_EQ(w.state.allocation(*w.study(id).allocations.begin())->row.reason, "controller away");
   w.After(6);
   EXPECT_TRUE(w.Asked(job));
+}
+
+TEST(Lifecycle, AJobWhoseSubmitsFailWithoutAnExplanationIsGivenUpAfterAWeek) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 2));
+  const std::string job = w.AskedFor();
+  const auto fail = [&] {
+    w.fx = Effects();
+    w.lifecycle.JobSubmitted(job, absl::UnknownError("a project is missing"), w.now, w.fx);
+  };
+  const db::Micros begin = w.now;
+  constexpr db::Micros kDay = 86'400'000'000;
+  fail();
+  while (w.state.allocation_by_token.contains(job) && w.now - begin < 30 * kDay) {
+    w.After(30);
+    if (!w.Asked(job)) w.Job(job, JobState::kUnknown);
+    if (w.Asked(job)) fail();
+  }
+  EXPECT_NEAR(static_cast<double>(w.now - begin) / static_cast<double>(kDay), 7, 1);
+  EXPECT_EQ(w.study(id).row.state, db::StudyState::kFailed);
+  EXPECT_EQ(w.study(id).runs[1].message,
+            "the scheduler refused the job: 2000 submissions in a row failed; the last one: a project is "
+            "missing");
+  ASSERT_TRUE(w.lifecycle.Retry(id, 0, nullptr, 0, w.now, w.fx).ok());
+  w.After(600);
+  EXPECT_NE(w.AskedFor(), "");
+}
+
+TEST(Lifecycle, LimitsAndASchedulerThatIsAwayAreWaitedForWithoutAnEnd) {
+  for (const absl::Status& error :
+       {absl::ResourceExhaustedError("a limit"), absl::UnavailableError("controller away")}) {
+    World w;
+    const int64_t id = w.Submit(World::Spec({1}));
+    const std::string job = w.AskedFor();
+    w.lifecycle.JobSubmitted(job, absl::UnknownError("timed out"), w.now, w.fx);
+    for (int i = 0; i < 3000; ++i) w.lifecycle.JobSubmitted(job, error, w.now, w.fx);
+    w.Job(job, JobState::kUnknown);
+    EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued) << error;
+    EXPECT_TRUE(w.state.allocation_by_token.contains(job)) << error;
+  }
+}
+
+TEST(Lifecycle, AJobThatMayExistIsNotGivenUp) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  for (int i = 0; i < 2000; ++i) w.lifecycle.JobSubmitted(job, absl::UnknownError("timed out"), w.now, w.fx);
+  w.Job(job, JobState::kPending);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kQueued);
+  w.Job(job, JobState::kUnknown);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kFailed);
 }
 
 TEST(Lifecycle, AJobTheSchedulerWillNeverTakeFailsItsRuns) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "absl/strings/match.h"
 #include "server/core/explain.h"
 #include "tests/unit/server/core/world.h"
 
@@ -264,6 +267,38 @@ TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
   EXPECT_THAT(w.fx.read, SizeIs(12));
   w.After(61);
   EXPECT_THAT(w.state.recovering, IsEmpty());
+}
+
+TEST(Recovery, AFilesystemThatHangsDelaysNoReadsOfAnotherDirectoryOfRuns) {
+  World w(/*read_events=*/true, /*runs_by_owner=*/true);
+  std::vector<std::string> jobs;
+  for (int i = 0; i < 21; ++i) {
+    w.Submit(World::Spec({1}), "", i < 20 ? "ann" : "bob");
+    jobs.push_back(w.AskedFor());
+    w.Job(jobs.back(), JobState::kRunning);
+    const auto desired = w.Sync(jobs.back());
+    w.Sync(jobs.back(), {World::Running(desired.attempts(0).token())});
+  }
+  w.fx = Effects();
+  for (const std::string& job : jobs) w.Job(job, JobState::kNodeFail);
+  ASSERT_THAT(w.fx.read, SizeIs(9)) << "eight in the directory of ann, which hangs";
+  // Answers the last request about bob's attempt with nothing, so that another one follows.
+  const auto answer_bob = [&] {
+    const auto request = std::find_if(
+        w.fx.read.rbegin(), w.fx.read.rend(),
+        [](const EventRequest& candidate) { return absl::StartsWith(candidate.directory, "/runs/bob/"); });
+    ASSERT_NE(request, w.fx.read.rend());
+    w.lifecycle.EventsRead(std::string(request->token), request->number, EventPart(), w.now, w.fx);
+  };
+  w.After(50);
+  answer_bob();
+  EXPECT_THAT(w.fx.read, SizeIs(10));
+  w.After(11);
+  EXPECT_THAT(w.fx.read, SizeIs(18)) << "the first eight of ann are given up";
+  w.After(39);
+  answer_bob();
+  w.After(22);
+  EXPECT_THAT(w.state.recovering, SizeIs(1)) << "answers to bob are no answers to ann";
 }
 
 TEST(Recovery, ARunThatIsCancelledMeanwhileIsNotTriedAgain) {

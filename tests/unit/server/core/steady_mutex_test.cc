@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "server/time/clock.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -38,6 +39,31 @@ TEST(SteadyMutex, AWaitWithoutASignalEndsAfterItsTimeout) {
   SteadyMutexLock lock(&mutex);
   const absl::Duration until = Clock::System().Steady() + absl::Milliseconds(20);
   while (Clock::System().Steady() < until) mutex.WaitFor(until - Clock::System().Steady());
+}
+
+TEST(SteadyMutex, AConditionThatAnotherThreadMeetsEndsTheWait) {
+  Turns turns;
+  std::thread other([&] { turns.Take(0, 1); });
+  {
+    SteadyMutexLock lock(&turns.mutex);
+    const auto taken = [&] {
+      turns.mutex.AssertHeld();
+      return turns.turns == 1;
+    };
+    EXPECT_TRUE(turns.mutex.AwaitWithTimeout(taken, absl::InfiniteDuration()));
+  }
+  other.join();
+}
+
+TEST(SteadyMutex, AConditionThatIsNotMetIsAwaitedForTheTimeoutAlsoIfTheWallClockIsSet) {
+  for (const int64_t seconds : {-3600, 3600}) {
+    const WallClockShift shift(seconds);
+    SteadyMutex mutex;
+    SteadyMutexLock lock(&mutex);
+    const absl::Duration begin = Clock::System().Steady();
+    EXPECT_FALSE(mutex.AwaitWithTimeout([] { return false; }, absl::Milliseconds(20)));
+    EXPECT_GE(Clock::System().Steady() - begin, absl::Milliseconds(20));
+  }
 }
 
 }  // namespace

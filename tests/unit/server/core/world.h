@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ namespace scalelab::server {
 inline void ExpectCounted(const State& state) {
   for (const auto& [id, study] : state.studies) {
     std::set<int64_t> ids, runs;
+    std::map<int64_t, std::pair<std::optional<BlockPart>, int>> unoccupied;
+    std::map<BlockPart, std::set<int64_t>> holders;
     size_t serving = 0, holding = 0;
     for (const auto& [allocation_id, allocation] : state.allocations) {
       if (allocation->row.study_id != id) continue;
@@ -24,6 +27,19 @@ inline void ExpectCounted(const State& state) {
       runs.insert(allocation->row.run_id);
       if (Serves(*allocation)) ++serving;
       if (Holds(*allocation)) ++holding;
+      if (Holds(*allocation) && allocation->part) holders[*allocation->part].insert(allocation_id);
+      if (Serves(*allocation) && allocation->attempt_id == 0)
+        unoccupied[allocation_id] = {allocation->part, allocation->row.nodes};
+    }
+    std::map<int64_t, std::pair<std::optional<BlockPart>, int>> known;
+    for (const auto& [allocation_id, one] : study->allocations.unoccupied())
+      known[allocation_id] = {one.part, one.nodes};
+    EXPECT_TRUE(known == unoccupied);
+    for (const db::RunRow& run : study->runs) {
+      for (int shape = 0; shape < static_cast<int>(study->shapes.size()); ++shape) {
+        const std::set<int64_t>& of_part = holders[{run.repeat, shape}];
+        EXPECT_EQ(study->allocations.HolderOf({run.repeat, shape}), of_part.empty() ? 0 : *of_part.begin());
+      }
     }
     EXPECT_EQ(std::set<int64_t>(study->allocations.begin(), study->allocations.end()), ids);
     EXPECT_EQ(study->allocations.serving(), serving);
@@ -36,6 +52,17 @@ inline void ExpectCounted(const State& state) {
     }
     EXPECT_EQ(study->unallocated, unallocated);
   }
+}
+
+// Takes all allocations but one out of the state. Code that looks at one of the others then reads a null pointer.
+inline decltype(State::allocations) TakeOthers(State& state, const std::string& token) {
+  decltype(State::allocations) others;
+  const int64_t kept = state.allocation_by_token.at(token);
+  for (auto it = state.allocations.begin(); it != state.allocations.end();) {
+    const auto entry = it++;
+    if (entry->first != kept) others.insert(state.allocations.extract(entry));
+  }
+  return others;
 }
 
 class World {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/fakes/wall_clock.h"
 #include "tests/unit/server/identity/memory_access_store.h"
 
 namespace scalelab::server {
@@ -103,6 +104,28 @@ TEST_F(AuditLogTest, RowsAreWrittenAgainAfterAnError) {
   }
   ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
   EXPECT_THAT(store_.Audit(), SizeIs(1));
+}
+
+TEST_F(AuditLogTest, AFlushWaitsForItsTimeAlsoIfTheWallClockIsSetBack) {
+  Start(Long());
+  const WallClockShift shift(-3600);
+  log_->Add(Change("studies/1"));
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(1));
+}
+
+TEST_F(AuditLogTest, AWallClockThatIsSetBackDelaysNoRefusedCall) {
+  AuditLimits limits;
+  limits.period = limits.refusal_period = absl::Milliseconds(10);
+  log_ = std::make_unique<AuditLog>(
+      store_, [] { return absl::OkStatus(); }, limits);
+  {
+    const WallClockShift ahead(3600);
+    log_->Add(Refused("10.0.0.1"));
+  }
+  log_->Start();
+  for (int i = 0; i < 2000 && store_.Audit().empty(); ++i) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(Calls(), 1);
 }
 
 TEST_F(AuditLogTest, TheEndWritesWhatIsPending) {

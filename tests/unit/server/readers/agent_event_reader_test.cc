@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -110,6 +112,23 @@ TEST_F(AgentEventReaderTest, AnAttemptOfTheServicesOwnAccountIsReadHere) {
   const auto part = Read(request);
   ASSERT_TRUE(part.ok()) << part.status();
   EXPECT_THAT(part->batches, SizeIs(1));
+}
+
+TEST_F(AgentEventReaderTest, AnAgentThatDoesNotAnswerDoesNotDelayThoseOfOtherUsers) {
+  LoopbackAgent agent = MakeAgent();
+  agent.Suspend();
+  Append(File(0), kFinish);
+  const auto answered = std::make_shared<std::atomic<int>>(0);
+  for (int i = 0; i < 8; ++i)
+    reader_.Read(Request(1), [answered](const absl::StatusOr<EventPart>&) { ++*answered; });
+  EventRequest request = Request(1);
+  request.token = "other";
+  request.directory = dir_ / "runs/bob/3/4/other";
+  std::filesystem::create_directories(request.directory);
+  Append(request.directory + "/events-0.jsonl", kFinish);
+  const LoopbackAgent other(hub_, "bob", dir_ / "runs/bob");
+  EXPECT_TRUE(Read(request).ok());
+  EXPECT_EQ(*answered, 0);
 }
 
 }  // namespace

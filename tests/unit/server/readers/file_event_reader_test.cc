@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <thread>
@@ -18,13 +20,16 @@
 namespace {
 
 std::atomic<absl::Notification*> hang = nullptr;  // reads of files wait for it
+std::atomic<dev_t> hanging_device = 0;            // only those of files on this device; 0: on any device
 std::atomic<int> hanging = 0;                     // reads that wait
 
 }  // namespace
 
 // Replaces libc's function in this program.
 extern "C" ssize_t pread(int fd, void* data, size_t size, off_t position) {
-  if (absl::Notification* release = hang) {
+  struct stat file {};
+  const bool here = hanging_device == 0 || (fstat(fd, &file) == 0 && file.st_dev == hanging_device);
+  if (absl::Notification* release = hang; release != nullptr && here) {
     ++hanging;
     release->WaitForNotification();
   }
@@ -216,6 +221,41 @@ TEST_F(FileEventReaderTest, AFilesystemThatHangsBlocksNeitherOtherReadsNorTheEnd
   delete reader;
   release.Notify();
   answered.get_future().wait();
+}
+
+TEST_F(FileEventReaderTest, AFilesystemThatHangsDoesNotTakeAllThreads) {
+  struct stat device {
+  }, other{};
+  ASSERT_EQ(stat(dir_.path().c_str(), &device), 0);
+  if (stat("/dev/shm", &other) != 0 || other.st_dev == device.st_dev)
+    GTEST_SKIP() << "/dev/shm is not on a filesystem of its own";
+  std::string elsewhere = "/dev/shm/scalelab-events-XXXXXX";
+  ASSERT_NE(mkdtemp(elsewhere.data()), nullptr);
+  Append(File(0), Step(0));
+  Append(elsewhere + "/events-0.jsonl", Step(0));
+  absl::Notification release;
+  hanging_device = device.st_dev;
+  hanging = 0;
+  hang = &release;
+  std::vector<std::promise<void>> answered(20);
+  for (std::promise<void>& one : answered)
+    reader_.Read(Request(1), [&](const absl::StatusOr<EventPart>&) { one.set_value(); });
+  EventRequest request = Request(1);
+  request.directory = elsewhere;
+  std::promise<void> read;
+  reader_.Read(request, [&](const absl::StatusOr<EventPart>& part) {
+    EXPECT_TRUE(part.ok()) << part.status();
+    read.set_value();
+  });
+  const std::future<void> done = read.get_future();
+  EXPECT_EQ(done.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_LE(hanging.load(), 8);
+  release.Notify();
+  done.wait();
+  for (std::promise<void>& one : answered) one.get_future().wait();
+  hang = nullptr;
+  hanging_device = 0;
+  std::filesystem::remove_all(elsewhere);
 }
 
 }  // namespace

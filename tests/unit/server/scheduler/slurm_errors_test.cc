@@ -117,7 +117,7 @@ TEST(SlurmErrors, OnlyAFailedConnectionMeansThatThereIsNoJob) {
         "Unable to contact slurm controller (receive failure)", "Socket timed out on send/recv operation",
         "Zero Bytes were transmitted or received", "Unspecified error"}) {
     const Refusal refusal = InterpretFailure(Failed(failed + words + "\n"), Request());
-    EXPECT_EQ(refusal.status.code(), Code::kUnavailable) << words;
+    EXPECT_EQ(refusal.status.code(), Code::kUnknown) << words;
     EXPECT_TRUE(refusal.may_exist) << words;
     EXPECT_THAT(refusal.status.message(), HasSubstr(words));
   }
