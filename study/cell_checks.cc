@@ -42,6 +42,7 @@ RanksOfModel RanksThatDivide(const RunSpec& run) {
 // Returns the number of parts into which the ranks of a run divide a global batch.
 int64_t SlicesOf(const RunSpec& run) {
   const int64_t ranks = std::max(run.ranks(), 1);
+  if (Reads(run, ParameterGroup::kServers)) return std::max<int64_t>(ranks - run.server_ranks(), 1);
   const RanksOfModel divide = RanksThatDivide(run);
   if (divide.key.empty()) return ranks;
   return divide.count == 0 ? 1 : std::max<int64_t>(ranks / divide.count, 1);

@@ -158,6 +158,21 @@ TEST(StudyEngines, PipelinesOfPytorchNeedEqualPartsAndNoFewerThanStages) {
                    "engine pytorch/pipeline does not have last_batch keep; use drop, or a native engine"));
 }
 
+// The last batch has 3 samples, too few for four ranks.
+TEST(StudyEngines, ParameterServersNeedNoSamplesOfTheLastBatch) {
+  const auto wrong = [](const std::string& engine) {
+    return Wrong(
+        Small(R"("scaling": {"global_batch": 8}, "measure": {"warmup_steps": 99})",
+              R"("ranks": 4, "server_ranks": 2, "train_samples": 35, "last_batch": "keep", "epochs": 1,
+                          "engine": ")" +
+                  engine + "\""));
+  };
+  EXPECT_THAT(wrong("native/ddp"),
+              Only("measure.warmup_steps", "warmup_steps 99 must be less than the 4 steps of the run"));
+  EXPECT_THAT(wrong("native/parameter-server"),
+              Only("measure.warmup_steps", "warmup_steps 99 must be less than the 5 steps of the run"));
+}
+
 TEST(StudyEngines, ErrorsOfPowerSgdAreNotScaled) {
   EXPECT_THAT(
       Wrong(On("pytorch/powersgd", R"(, "precision": "amp-fp16")", R"("resources": {"gpus_per_rank": 1})")),

@@ -141,6 +141,36 @@ TEST_P(Engines, TrainOnAnUnequalLastBatch) {
   }
 }
 
+// In the last step, one rank has one sample and the other has two. Each part of a batch has its own statistics.
+TEST_P(Engines, HaveTheSameNumberOfPartsIfTheyShareStatistics) {
+  json spec = {{"batch_norm", "sync"},  {"accumulation_steps", 4}, {"last_batch", "keep"},
+               {"global_batch", 8},     {"train_samples", "35"},   {"max_steps", "5"},
+               {"backend", GetParam()}, {"comm_timeout_s", 15}};
+  for (const char* engine : {"native/ddp", "native/zero2"}) {
+    spec["engine"] = engine;
+    const Result run = Run({Spec(2, spec)}, 2);
+    ASSERT_EQ(run.status, 0) << engine;
+    EXPECT_EQ(run.Of(0, "step").size(), 5u);
+    EXPECT_EQ(run.hash(1), run.hash(0)) << engine;
+  }
+}
+
+// The ranks share statistics during backward, in which native/zero3 starts its reductions.
+TEST_P(Engines, ShareStatisticsWhileParametersAreDivided) {
+  json spec = {{"batch_norm", "sync"},
+               {"learning_rate", 0.005},
+               {"bucket_cap_mib", 1},
+               {"backend", GetParam()},
+               {"comm_timeout_s", 20}};
+  const std::vector<double> expected = Run({Spec(2, spec)}, 2).Losses();
+  ASSERT_EQ(expected.size(), 20u);
+  spec["engine"] = "native/zero3";
+  const Result run = Run({Spec(2, spec)}, 2);
+  ASSERT_EQ(run.status, 0);
+  EXPECT_LT(Deviation(run, expected), kTolerance);
+  EXPECT_EQ(run.hash(1), run.hash(0));
+}
+
 struct Roles {
   int trainers, servers;
 };

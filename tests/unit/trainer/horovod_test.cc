@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "nlohmann/json.hpp"
 #include "tests/fakes/thread_communicator.h"
@@ -296,6 +298,28 @@ TEST(BackgroundLoop, TunesAllRanksAlike) {
   });
   EXPECT_EQ(settings[0].fusion_bytes, settings[1].fusion_bytes);
   EXPECT_EQ(settings[0].cycle_seconds, settings[1].cycle_seconds);
+}
+
+// Steps are faster with the shorter cycle, but evaluations come between them.
+TEST(BackgroundLoop, TunesByTheStepsWithoutThePausesBetweenThem) {
+  using std::chrono::milliseconds;
+  constexpr double kFast = 0.0005;
+  const Options options{.autotune = true};
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    BackgroundLoop loop(c, at::kCPU, options);
+    for (int step = 0; step < 80; ++step) {
+      const bool fast =
+          loop.setting().cycle_seconds == kFast && loop.setting().fusion_bytes == options.fusion_bytes;
+      if (c.rank() == 0) std::this_thread::sleep_for(milliseconds(fast ? 2 : 20));
+      if (c.rank() == 0 && fast && step % 10 == 5) std::this_thread::sleep_for(milliseconds(300));
+      const at::Tensor tensor = at::ones({8});
+      loop.Open();
+      loop.Submit("t", tensor);
+      loop.Close();
+    }
+    EXPECT_EQ(loop.setting().cycle_seconds, kFast);
+    EXPECT_EQ(loop.setting().fusion_bytes, options.fusion_bytes);
+  });
 }
 
 TEST(HorovodStrategy, WritesATimelineOfEveryTensor) {

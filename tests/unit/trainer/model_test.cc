@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/fakes/thread_communicator.h"
+#include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/fused_norm.h"
 
@@ -177,6 +178,22 @@ TEST(SyncBatchNorm, OfRanksWithAQuarterEachEqualsOneRankWithTheWholeBatch) {
   EXPECT_TRUE(at::allclose(at::cat(dx), wanted[0], 1e-4, 1e-4));
   EXPECT_TRUE(at::allclose(dweight[0] + dweight[1] + dweight[2] + dweight[3], wanted[1], 1e-4, 1e-4));
   EXPECT_TRUE(at::allclose(dbias[0] + dbias[1] + dbias[2] + dbias[3], wanted[2], 1e-4, 1e-4));
+}
+
+TEST(BatchNorm, TakesTheVarianceOfOneValuePerChannelAsZero) {
+  SoloCommunicator solo;
+  for (const BatchNormMode mode : {BatchNormMode::kTrain, BatchNormMode::kSync}) {
+    for (const int64_t channels : {6, 16}) {  // kTrain has its own kernel for 16
+      BatchNorm norm(channels, {mode, &solo});
+      norm.train();
+      const at::Tensor x = Input({1, channels, 1, 1}).detach();
+      const at::Tensor y = norm.forward(x);
+      const auto buffers = norm.named_buffers();
+      EXPECT_TRUE(at::allclose(y, at::zeros_like(y)));
+      EXPECT_TRUE(at::allclose(buffers["running_mean"], 0.1 * x.flatten()));
+      EXPECT_TRUE(at::allclose(buffers["running_var"], at::full({channels}, 0.9))) << buffers["running_var"];
+    }
+  }
 }
 
 TEST(BatchNorm, InEvalModeKeepsItsRunningStatisticsWhileTraining) {

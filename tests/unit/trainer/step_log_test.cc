@@ -81,14 +81,20 @@ TEST_F(StepLogTest, ReportsStepsInTheirOrderAndAddsThemUp) {
   EXPECT_NEAR(total, sums.seconds, 1e-9) << "steps follow each other without a gap";
 }
 
-TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
-  // There are four device events. Three operations last from the first to the third, from the second to the
-  // third, and from the third to the fourth event.
+// Returns device events, one after another.
+std::vector<std::shared_ptr<const DeviceEvent>> Events(int count) {
   std::vector<std::shared_ptr<const DeviceEvent>> events;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < count; ++i) {
     events.push_back(std::make_shared<const DeviceEvent>(at::kCPU));
     while (DeviceEvent(at::kCPU).SecondsSince(*events.back()) <= 0) continue;
   }
+  return events;
+}
+
+TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
+  // Three operations last from the first to the third, from the second to the third, and from the third to the fourth
+  // event.
+  const auto events = Events(4);
   StepMarks marks(at::kCPU);
   marks.Communicated({{events[0], events[2]}, {events[1], events[2]}, {events[2], events[3]}});
   StepTimes times;
@@ -96,6 +102,20 @@ TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
   EXPECT_GT(times.comm_total, 0);
   EXPECT_DOUBLE_EQ(times.comm_total,
                    events[2]->SecondsSince(*events[0]) + events[3]->SecondsSince(*events[2]));
+}
+
+// native/zero3 reports the times of reductions before those of gathers.
+TEST(StepMarks, CountOperationsInAnyOrder) {
+  const auto events = Events(6);
+  StepMarks marks(at::kCPU);
+  marks.Communicated({{events[4], events[5]}});
+  marks.Communicated({{events[0], events[1]}, {events[2], events[3]}});
+  StepTimes times;
+  marks.AddTo(times);
+  EXPECT_NEAR(times.comm_total,
+              events[1]->SecondsSince(*events[0]) + events[3]->SecondsSince(*events[2]) +
+                  events[5]->SecondsSince(*events[4]),
+              1e-12);
 }
 
 TEST_F(StepLogTest, TellsOnlyTheTotalOfAStepThatIsReplayed) {

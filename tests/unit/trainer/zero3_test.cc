@@ -1,10 +1,12 @@
-// Tests of native/zero3, whose parameters are gathered only while they are used.
+// Tests of native/zero3, whose parameters are gathered only while they are used, and of what it shares with native/zero2.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <ostream>
+#include <thread>
 
 #include "tests/fakes/thread_communicator.h"
 #include "tests/unit/trainer/small_model.h"
@@ -57,7 +59,20 @@ class CountingCommunicator : public ThreadCommunicator {
     if (gathers++ == fail_at) throw TrainerError("the network is down", ErrorKind::kCommunication);
     return ThreadCommunicator::StartAllGather(output, input);
   }
+  std::unique_ptr<Work> StartReduceScatter(const at::Tensor& output, const at::Tensor& input,
+                                           ReduceOp op) override {
+    auto work = ThreadCommunicator::StartReduceScatter(output, input, op);
+    if (!slow) return work;
+    return std::make_unique<Slow>();
+  }
   int gathers = 0, fail_at = -1;
+  bool slow = false;  // whether a reduction takes 50 ms
+
+ private:
+  class Slow : public Work {
+    void Wait() override { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+    bool Done() override { return false; }
+  };
 };
 
 void OnTwoRanks(const std::function<void(CountingCommunicator&)>& body) {
@@ -127,6 +142,24 @@ TEST(Zero3, GathersTheNextLayerWhileOneIsUsedAndFreesThoseBefore) {
     StepOn(strategy, optimizer, model, {Inputs(2, c.rank())});
     for (const at::Tensor& matrix : model.matrices) EXPECT_EQ(matrix.storage().nbytes(), 0);
   });
+}
+
+TEST(ZeroStrategy, CountsTheReductionsOfEachPartAsCommunication) {
+  for (const int stage : {2, 3}) {
+    std::vector<std::shared_ptr<Chain>> models = {MakeChain(1), MakeChain(1)};
+    OnTwoRanks([&](CountingCommunicator& c) {
+      c.slow = true;
+      Chain& model = *models[c.rank()];
+      ZeroStrategy strategy(model, c, {.stage = stage});
+      Sgd optimizer(strategy.Trained(), 0.9, 0, true);
+      const auto loss = [&] { return model.forward(Inputs(0, c.rank())).pow(2).mean(); };
+      LossTask task(std::vector<LossOfPart>(3, loss), optimizer, 0.05);
+      strategy.Step(task);
+      StepTimes times;
+      task.marks().AddTo(times);
+      EXPECT_GE(times.comm_exposed, 3 * 0.05) << "stage " << stage;
+    });
+  }
 }
 
 double Deviation(Model& found, Model& expected) {

@@ -41,6 +41,12 @@ std::string ErrorOf(const std::function<void()>& work) {
   }
 }
 
+// Returns whether a file certainly does not exist. If its file system fails, it may exist.
+bool IsAbsent(const fs::path& path) {
+  std::error_code error;
+  return !fs::exists(path, error) && !error;
+}
+
 [[noreturn]] void Refuse(const std::string& path, const std::string& why) {
   throw TrainerError(path + " " + why, ErrorKind::kData);
 }
@@ -125,18 +131,15 @@ std::string CheckpointStore::PathOf(int64_t step) const {
 }
 
 // Returns the steps of the checkpoints with a manifest, newest first.
-std::vector<int64_t> CheckpointStore::Steps() const {
+std::vector<int64_t> CheckpointStore::Steps(std::error_code& error) const {
   std::vector<int64_t> steps;
-  std::error_code error;
   for (fs::directory_iterator it(directory_, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     if (!name.starts_with(kStep)) continue;
     int64_t step = 0;
     const char* const first = name.data() + std::strlen(kStep);
     const auto [last, wrong] = std::from_chars(first, name.data() + name.size(), step);
-    std::error_code ignored;
-    if (wrong == std::errc() && last == name.data() + name.size() &&
-        fs::exists(PathOf(step) + kManifest, ignored))
+    if (wrong == std::errc() && last == name.data() + name.size() && !IsAbsent(PathOf(step) + kManifest))
       steps.push_back(step);
   }
   std::ranges::sort(steps, std::greater());
@@ -196,14 +199,13 @@ std::optional<int64_t> CheckpointStore::Save(int64_t step, const NamedTensors& s
 }
 
 void CheckpointStore::RemoveOld() const {
-  const std::vector<int64_t> steps = Steps();
   std::error_code ignored;  // RemoveOld after the next checkpoint tries again
+  const std::vector<int64_t> steps = Steps(ignored);
   for (size_t i = keep_; i < steps.size(); ++i) fs::remove(PathOf(steps[i]) + kManifest, ignored);
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
     const std::string name = entry.path().filename();
-    const bool incomplete =
-        name.starts_with(kStep) && !fs::exists(entry.path().string() + kManifest, ignored);
+    const bool incomplete = name.starts_with(kStep) && IsAbsent(entry.path().string() + kManifest);
     if (incomplete || name.starts_with(kDamaged)) old.push_back(entry.path());
   }
   for (const fs::path& path : old) fs::remove_all(path, ignored);
@@ -230,7 +232,12 @@ Checkpoint CheckpointStore::Load(int64_t step) const {
 
 std::optional<Checkpoint> CheckpointStore::LoadNewest() {
   // All ranks use the list of rank 0, because another node may still see an older state of the directory.
-  const std::vector<int64_t> found = communicator_.rank() == 0 ? Steps() : std::vector<int64_t>();
+  std::error_code error;
+  const std::vector<int64_t> found = communicator_.rank() == 0 ? Steps(error) : std::vector<int64_t>();
+  if (error && !IsAbsent(directory_ + "/")) {  // without a checkpoint there is no directory
+    throw TrainerError("cannot list " + directory_ + ": " + error.message() +
+                       "; start again when its file system works");
+  }
   const at::Tensor count = at::full({1}, static_cast<int64_t>(found.size()), at::kLong);
   communicator_.Broadcast(count, 0);
   if (count.item<int64_t>() == 0) return std::nullopt;
@@ -240,22 +247,28 @@ std::optional<Checkpoint> CheckpointStore::LoadNewest() {
   for (int64_t i = 0; i < steps.numel(); ++i) {
     const int64_t step = steps[i].item<int64_t>();
     Checkpoint loaded;
-    std::exception_ptr refused;  // an error that older checkpoints would cause too
-    const std::string error = ErrorOf([&] {
-      try {
-        loaded = Load(step);
-      } catch (const TrainerError& wrong) {
-        if (wrong.kind() == ErrorKind::kData) throw;
-        refused = std::current_exception();
+    std::string damage;
+    std::exception_ptr failure;  // an error that is not damage, such as another recipe
+    try {
+      loaded = Load(step);
+    } catch (const json::exception& wrong) {
+      damage = wrong.what();
+    } catch (const TrainerError& wrong) {
+      if (wrong.kind() == ErrorKind::kData) {
+        damage = wrong.what();
+      } else {
+        failure = std::current_exception();
       }
-    });
-    const bool damaged = AnyFails(!error.empty());
-    if (refused) std::rethrow_exception(refused);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const bool damaged = AnyFails(!damage.empty());
+    if (failure) std::rethrow_exception(failure);
     if (!damaged) return loaded;
     ++damaged_;
-    if (!error.empty()) {
+    if (!damage.empty()) {
       std::fprintf(stderr, "checkpoint after step %lld is damaged, the one before it is used: %s\n",
-                   static_cast<long long>(step), error.c_str());
+                   static_cast<long long>(step), damage.c_str());
     }
     std::error_code ignored;
     if (communicator_.rank() == 0) {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "worker/trainer/named_tensors.h"
@@ -42,8 +43,9 @@ class CheckpointStore {
   std::optional<int64_t> Save(int64_t step, const NamedTensors& shared, const NamedTensors& mine);
 
   // Returns the newest checkpoint that is complete and undamaged, or nothing if there is none. Reports
-  // damaged checkpoints on standard error and tries the next older one. Throws TrainerError if a checkpoint
-  // belongs to a run that trains something else. Collective.
+  // damaged checkpoints on standard error and tries the next older one. A checkpoint is damaged if a file is missing, has
+  // changed, or cannot be parsed. Throws TrainerError if a checkpoint belongs to a run that trains something else, or
+  // cannot be read for another reason. Collective.
   std::optional<Checkpoint> LoadNewest();
   // Returns the number of damaged checkpoints that LoadNewest has found.
   int64_t damaged() const { return damaged_; }
@@ -55,7 +57,7 @@ class CheckpointStore {
 
  private:
   Checkpoint Load(int64_t step) const;
-  std::vector<int64_t> Steps() const;
+  std::vector<int64_t> Steps(std::error_code& error) const;
   std::string PathOf(int64_t step) const;
   void RemoveOld() const;
   bool AnyFails(bool failed);

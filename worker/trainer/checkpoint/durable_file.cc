@@ -165,7 +165,9 @@ std::string ReadWhole(const std::string& path) {
   const Descriptor file(path, O_RDONLY);
   struct stat status {};
   const auto fail = [&](int error) {
-    throw TrainerError("cannot read " + path + ": " + std::strerror(error), ErrorKind::kData);
+    const std::string what = "cannot read " + path + ": " + std::strerror(error);
+    if (error == ENOENT) throw TrainerError(what, ErrorKind::kData);
+    throw TrainerError(what + "; start again when its file system works");
   };
   if (file.get() < 0 || fstat(file.get(), &status) != 0) fail(errno);
   if (!S_ISREG(status.st_mode)) fail(EINVAL);

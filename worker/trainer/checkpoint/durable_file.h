@@ -42,7 +42,8 @@ FileSum SumOf(std::string_view bytes);
 // after an exception.
 FileSum WriteDurably(const std::string& path, const std::function<void(std::ostream&)>& write);
 
-// Returns the whole file. Throws TrainerError that names the path.
+// Returns the whole file. Throws TrainerError that names the path: kData if there is no such file, kOther if it cannot
+// be read.
 std::string ReadWhole(const std::string& path);
 
 // Syncs a directory, so that new names in it survive a power failure. Throws TrainerError.

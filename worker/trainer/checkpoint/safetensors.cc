@@ -87,7 +87,7 @@ void SaveSafetensors(const NamedTensors& tensors, const std::string& path) {
 
 NamedTensors ReadSafetensors(std::string_view bytes, const std::string& source) {
   const auto fail = [&]() -> NamedTensors {
-    throw TrainerError(source + " is not a complete safetensors file: write it again");
+    throw TrainerError(source + " is not a complete safetensors file: write it again", ErrorKind::kData);
   };
   if (bytes.size() < kLengthBytes) return fail();
   uint64_t length = 0;

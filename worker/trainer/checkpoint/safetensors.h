@@ -19,7 +19,7 @@ void WriteSafetensors(const NamedTensors& tensors, std::ostream& out);
 // Replaces the file at `path` atomically (durable_file.h). Throws TrainerError that names the path.
 void SaveSafetensors(const NamedTensors& tensors, const std::string& path);
 
-// Returns contiguous copies on the CPU, in the order of their data. Throws TrainerError, which names
+// Returns contiguous copies on the CPU, in the order of their data. Throws TrainerError (kData), which names
 // `source`, if the bytes are not a complete safetensors file.
 NamedTensors ReadSafetensors(std::string_view bytes, const std::string& source);
 

@@ -16,10 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-// The ranks exchange their signals and timers at about this interval. It is much shorter than the time
-// that a scheduler allows after a signal, and much longer than the all-reduce of three numbers that
-// the exchange takes.
-constexpr double kAgreementSeconds = 0.25;
 constexpr int64_t kMostSteps = 10'000;    // between two agreements
 constexpr std::streamoff kTail = 65'536;  // bytes that contain the last event
 
@@ -102,17 +98,18 @@ double Checkpoints::Begin(double useful_seconds) {
 // Exchanges between the ranks whether one has received a signal and whether checkpoint_every_minutes have
 // passed. Returns whether one of them requires a checkpoint.
 bool Checkpoints::Agree(int64_t steps) {
-  const double each = agreed_at_ < 0 ? kAgreementSeconds
-                                     : since_agreement_.Seconds() / static_cast<double>(steps - agreed_at_);
   const double minutes = spec_.checkpoint_every_minutes;
   const bool due = minutes > 0 && since_last_.Seconds() >= 60 * minutes;
   const at::Tensor shared =
-      at::tensor({static_cast<double>(StopSignal::number()), due ? 1.0 : 0.0, each}, at::kDouble);
+      at::tensor({static_cast<double>(StopSignal::number()), due ? 1.0 : 0.0, step_seconds_}, at::kDouble);
   communicator_.AllReduce(shared, ReduceOp::kMax);
   signalled_ = static_cast<int>(shared[0].item<double>());
   const double slowest = std::max(shared[2].item<double>(), 1e-9);
   next_agreement_ =
       steps + std::clamp(static_cast<int64_t>(kAgreementSeconds / slowest), int64_t{1}, kMostSteps);
+  // Only the all-reduce waits for a GPU, which the host is ahead of. So the time from one all-reduce to the next is that
+  // of the steps between them.
+  if (agreed_at_ >= 0) step_seconds_ = since_agreement_.Seconds() / static_cast<double>(steps - agreed_at_);
   agreed_at_ = steps;
   since_agreement_ = Stopwatch();
   return signalled_ != 0 || shared[1].item<double>() > 0;
@@ -132,8 +129,6 @@ void Checkpoints::Save(int64_t steps, const NamedTensors& shared, const NamedTen
   const double seconds = watch.Seconds();
   seconds_ += seconds;
   since_last_ = Stopwatch();
-  since_agreement_ = Stopwatch();
-  agreed_at_ = steps;
   due_ = false;
   if (bytes && communicator_.rank() == 0) {
     events_.Checkpoint(

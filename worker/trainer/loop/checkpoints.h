@@ -48,6 +48,10 @@ class Checkpoints {
   int64_t damaged() const { return store_ == nullptr ? 0 : store_->damaged(); }
 
  private:
+  // The ranks exchange their signals and timers at about this interval. It is much shorter than the time that a scheduler
+  // allows after a signal, and much longer than the all-reduce of three numbers that the exchange takes.
+  static constexpr double kAgreementSeconds = 0.25;
+
   bool Agree(int64_t steps);
 
   const TrainingSpec& spec_;
@@ -57,11 +61,12 @@ class Checkpoints {
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<StopSignal> signal_;
   Stopwatch since_last_;       // since the last checkpoint
-  Stopwatch since_agreement_;  // since the last call of Agree or Save
+  Stopwatch since_agreement_;  // since the last call of Agree
   int64_t agreed_at_ = -1;     // number of steps before that call
   int64_t next_agreement_ = 0;
-  bool due_ = false;   // because of a signal or checkpoint_every_minutes
-  int signalled_ = 0;  // the signal on which the ranks agreed; 0: none
+  double step_seconds_ = kAgreementSeconds;  // of a step on this rank, between the last two calls of Agree
+  bool due_ = false;                         // because of a signal or checkpoint_every_minutes
+  int signalled_ = 0;                        // the signal on which the ranks agreed; 0: none
   double seconds_ = 0;
 };
 

@@ -30,17 +30,15 @@ class TrainStep::Task : public StepTask {
       : owner_(owner),
         record_(record),
         samples_(batch.samples()),
-        images_(PartsOf(batch.images, owner.spec_.accumulation_steps)),
-        labels_(PartsOf(batch.labels, owner.spec_.accumulation_steps)),
+        most_parts_(owner.MostParts(record.global_samples)),
+        images_(PartsOf(batch.images, most_parts_)),
+        labels_(PartsOf(batch.labels, most_parts_)),
         together_(owner.communicator_.size() > 1 && owner.strategy_.averages_gradients()),
         rank_square_(owner.unknown_),
         mean_square_(owner.unknown_) {}
 
   int64_t parts() const override { return std::ssize(images_); }
-  int64_t most_parts() const override {
-    const int64_t slices = owner_.slices_, most_samples = (record_.global_samples + slices - 1) / slices;
-    return std::min(owner_.spec_.accumulation_steps, most_samples);
-  }
+  int64_t most_parts() const override { return most_parts_; }
   at::Tensor Forward(int64_t part) override;
   at::Tensor Input(int64_t part) const override { return images_[part]; }
   at::Tensor Run(int64_t part, const std::function<at::Tensor()>& stage, bool last) override;
@@ -58,7 +56,7 @@ class TrainStep::Task : public StepTask {
 
   TrainStep& owner_;
   StepRecord& record_;
-  const int64_t samples_;
+  const int64_t samples_, most_parts_;
   const std::vector<at::Tensor> images_, labels_;
   const bool together_;  // gradients are averaged over ranks, which therefore skip the same steps
   std::vector<at::Tensor> logits_, losses_;
@@ -164,6 +162,14 @@ TrainStep::TrainStep(const TrainingSpec& spec, Precision precision, at::Device d
 }
 
 TrainStep::~TrainStep() = default;
+
+int64_t TrainStep::MostParts(int64_t global_samples) const {
+  // Slices differ by at most one sample. Synchronous batch normalization communicates in each micro-batch, so all ranks
+  // must have as many as the smallest slice allows.
+  const int64_t samples =
+      spec_.batch_norm == "sync" ? global_samples / slices_ : (global_samples + slices_ - 1) / slices_;
+  return std::min(spec_.accumulation_steps, samples);
+}
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {
   record.rate = rate;

@@ -39,6 +39,8 @@ class TrainStep {
  private:
   class Task;
 
+  // Returns the largest number of micro-batches of a rank in a step.
+  int64_t MostParts(int64_t global_samples) const;
   void Body(const Batch& batch, StepRecord& record);
   std::string WhyNotRecorded() const;
   void Record(const Batch& batch);

@@ -1,6 +1,7 @@
 #include "worker/trainer/metrics/step_log.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 
 namespace scalelab::trainer {
@@ -17,12 +18,16 @@ void StepMarks::AddTo(StepTimes& times) const {
     if (part != nullptr) times.*part += end.SecondsSince(*last);
     last = &end;
   }
-  const DeviceEvent* communicated = nullptr;  // end of the previous span
+  std::vector<std::pair<double, double>> spans;  // begin and end, in seconds since the end of the first span
   for (const Span& span : spans_) {
-    double seconds = span.end->SecondsSince(*span.begin);
-    if (communicated != nullptr) seconds = std::min(seconds, span.end->SecondsSince(*communicated));
-    times.comm_total += std::max(seconds, 0.0);
-    communicated = span.end.get();
+    const DeviceEvent& zero = *spans_.front().end;
+    spans.emplace_back(span.begin->SecondsSince(zero), span.end->SecondsSince(zero));
+  }
+  std::ranges::sort(spans);
+  double counted = -std::numeric_limits<double>::infinity();  // the time until here is in the sum
+  for (const auto& [begin, end] : spans) {
+    times.comm_total += std::max(0.0, end - std::max(begin, counted));
+    counted = std::max(counted, end);
   }
 }
 

@@ -20,8 +20,7 @@ class StepMarks {
   // Assigns the time since the previous mark to `part`, or to no part if it is null.
   void Mark(double StepTimes::*part) { Mark(part, DeviceEvent(device_)); }
   void Mark(double StepTimes::*part, DeviceEvent end) { marks_.emplace_back(part, std::move(end)); }
-  // Adds the times at which ranks communicated. The spans are in the order of their ends, and all of them use
-  // the same clock.
+  // Adds the times at which ranks communicated. All of them use the same clock.
   void Communicated(const std::vector<Span>& spans) {
     spans_.insert(spans_.end(), spans.begin(), spans.end());
   }

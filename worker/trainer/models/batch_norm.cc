@@ -32,10 +32,14 @@ at::Tensor BatchNorm::Apply(const at::Tensor& x, const at::Tensor& residual, boo
   const bool sync = batch_statistics && options_.mode == BatchNormMode::kSync;
   if (!sync && CanFuseNorm(x)) return FusedNorm(x, residual, state_, batch_statistics, relu);
 
+  // One value per channel has the variance 0. LibTorch divides it by 0 and adds the result to the running variance.
+  const bool single = batch_statistics && !sync && x.numel() == x.size(1);
+  const at::Tensor running_var = single ? state_.running_var.clone() : state_.running_var;
   at::Tensor y =
       sync ? SyncBatchNorm(x, state_, *options_.communicator)
-           : at::batch_norm(x, state_.weight, state_.bias, state_.running_mean, state_.running_var,
-                            batch_statistics, state_.momentum, state_.epsilon, /*cudnn_enabled=*/true);
+           : at::batch_norm(x, state_.weight, state_.bias, state_.running_mean, running_var, batch_statistics,
+                            state_.momentum, state_.epsilon, /*cudnn_enabled=*/true);
+  if (single) state_.running_var.mul_(1 - state_.momentum);
   if (residual.defined()) y = y + residual;
   return relu ? y.relu() : y;
 }

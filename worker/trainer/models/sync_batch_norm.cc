@@ -30,7 +30,8 @@ struct SyncFunction : public torch::autograd::Function<SyncFunction> {
     const at::Tensor inverse = (variance + epsilon).rsqrt();
 
     running_mean.mul_(1 - momentum).add_(mean.to(at::kFloat), momentum);
-    running_var.mul_(1 - momentum).add_((variance * (count / (count - 1))).to(at::kFloat), momentum);
+    const at::Tensor unbiased = variance * (count / (count - 1).clamp_min(1));
+    running_var.mul_(1 - momentum).add_(unbiased.to(at::kFloat), momentum);
 
     const at::Tensor mean32 = mean.to(at::kFloat), inverse32 = inverse.to(at::kFloat);
     context->save_for_backward({x, weight, mean32, inverse32, count});
@@ -85,9 +86,11 @@ struct SyncOnGpuFunction : public torch::autograd::Function<SyncOnGpuFunction> {
     const at::Tensor all = at::empty({communicator.size(), own.numel()}, own.options());
     communicator.AllGatherInto(all, own);
     const at::Tensor counts = all.select(1, 2 * channels).contiguous();
+    const bool single = communicator.size() == 1 && own_count == 1;  // as in BatchNorm::Apply
     const auto [mean, inverse] = at::batch_norm_gather_stats_with_counts(
         x, all.narrow(1, 0, channels).contiguous(), all.narrow(1, channels, channels).contiguous(),
-        running_mean, running_var, momentum, epsilon, counts);
+        running_mean, single ? running_var.clone() : running_var, momentum, epsilon, counts);
+    if (single) running_var.mul_(1 - momentum);
     context->save_for_backward({x, weight, mean, inverse, counts.to(at::kInt)});
     context->saved_data["communicator"] = communicator_address;
     return at::batch_norm_elemt(x, weight, bias, mean, inverse, epsilon);

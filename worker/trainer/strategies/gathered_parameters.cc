@@ -116,6 +116,7 @@ void GatheredParameters::Use(size_t block) {
       while (next_ <= last) Follow();
     }
   } else if (communicator_.rank() == 0) {
+    if (backward_) AnnounceReductions();
     Announce(static_cast<int64_t>(block));
     Follow();
   } else {
@@ -134,6 +135,13 @@ void GatheredParameters::Announce(int64_t item) {
   if (!phase_ended_) plan_.push_back(item);
 }
 
+// In the first pass, sends and starts the reductions whose gradients have arrived on rank 0.
+void GatheredParameters::AnnounceReductions() {
+  announcing_ = true;
+  reduce_full_();
+  announcing_ = false;
+}
+
 // In the first pass, executes the items that rank 0 sends, until rank 0 uses `block` or has ended the phase.
 void GatheredParameters::FollowRankZero(size_t block) {
   while (!phase_ended_) {
@@ -148,6 +156,7 @@ void GatheredParameters::FollowRankZero(size_t block) {
 // Ends a phase of the first pass, when no rank needs a further block in this phase.
 void GatheredParameters::EndPhase() {
   if (communicator_.rank() == 0) {
+    if (backward_) AnnounceReductions();
     Announce(kEndOfPhase);
   } else {
     FollowRankZero(kNone);

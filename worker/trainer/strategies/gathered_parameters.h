@@ -28,15 +28,22 @@ struct BucketMemory {
 // All ranks follow a plan: the order in which operations use blocks and reductions of gradients start.
 // Therefore they start the same collective operations in the same order, even if some ranks use fewer
 // parameters in a step or have no samples for a pass. In the first pass, rank 0 makes the plan. It sends each
-// item before it executes the item, and blocks are not gathered in advance. When rank 0 has ended forward or
+// item before it executes the item, and blocks are not gathered in advance. The other ranks receive items where an
+// operation uses a block and at the end of a phase, so rank 0 sends items only there: the model itself may communicate
+// between these points, as synchronous batch normalization does. When rank 0 has ended forward or
 // backward of this pass, the other ranks request the blocks that they still need. Blocks that are not in the
 // plan are gathered at the beginning of each step.
 class GatheredParameters {
  public:
   // `reduce` must start the next reduction of gradients, even if some of the gradients have not arrived.
+  // `reduce_full` must start the reductions whose gradients have arrived, while MayReduce returns true.
   // `memory` counts the blocks, and must outlive this object. GatherAll does not record it.
-  GatheredParameters(Communicator& communicator, std::function<void()> reduce, BucketMemory& memory)
-      : communicator_(communicator), reduce_(std::move(reduce)), memory_(memory) {}
+  GatheredParameters(Communicator& communicator, std::function<void()> reduce,
+                     std::function<void()> reduce_full, BucketMemory& memory)
+      : communicator_(communicator),
+        reduce_(std::move(reduce)),
+        reduce_full_(std::move(reduce_full)),
+        memory_(memory) {}
 
   // Adds a block and frees its memory, which the parameters share. `whole` must begin at the beginning
   // of this memory.
@@ -60,7 +67,7 @@ class GatheredParameters {
   // Returns whether the caller may start a reduction now. The caller must report each reduction
   // before its start.
   bool MayReduce() const {
-    return planned_ ? next_ < plan_.size() && plan_[next_] == kReduction : communicator_.rank() == 0;
+    return planned_ ? next_ < plan_.size() && plan_[next_] == kReduction : announcing_;
   }
   void Reduces();
 
@@ -90,6 +97,7 @@ class GatheredParameters {
   void Use(size_t block);
   void Follow();
   void Announce(int64_t item);
+  void AnnounceReductions();
   void FollowRankZero(size_t block);
   void EndPhase();
   bool RequestBlock(size_t block);
@@ -103,7 +111,7 @@ class GatheredParameters {
   void AddBlockOf(const at::Tensor& tensor, std::vector<size_t>& blocks) const;
 
   Communicator& communicator_;
-  const std::function<void()> reduce_;
+  const std::function<void()> reduce_, reduce_full_;
   BucketMemory& memory_;
   std::vector<Block> blocks_;
   std::unordered_map<const void*, size_t> block_of_;  // by memory
@@ -112,6 +120,7 @@ class GatheredParameters {
   size_t backward_begin_ = 0;  // index of the first item of backward
   bool planned_ = false;       // whether the first pass has ended
   bool phase_ended_ = false;   // first pass: whether rank 0 has ended the current phase of this rank
+  bool announcing_ = false;    // first pass, rank 0: whether the other ranks receive items now
   bool backward_ = false;      // whether the current phase is backward
   size_t next_ = 0;            // index of the next item
   size_t used_ = kNone, planned_before_ = kNone, planned_now_ = kNone;  // blocks

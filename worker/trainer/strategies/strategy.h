@@ -21,7 +21,7 @@ namespace scalelab::trainer {
 struct BackwardCost {
   DeviceEvent computed;     // end of autograd's computation; the rest of the step is communication
   int64_t bytes = 0;        // number of bytes that were passed to the communicator
-  std::vector<Span> spans;  // times of the communication of gradients, ordered by their ends
+  std::vector<Span> spans;  // times of the communication of gradients
   // Squared norms of this rank's gradient and of the mean over the ranks: numbers in double precision on the
   // device. Undefined if the gradients are not averaged exactly.
   at::Tensor rank_square, mean_square;

@@ -17,7 +17,7 @@ ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroO
   never_used_.resize(parameters_.size());
   if (options.stage > 2) {
     gathered_ = std::make_unique<GatheredParameters>(
-        communicator, [this] { StartNextReduction(); }, memory_);
+        communicator, [this] { StartNextReduction(); }, [this] { StartFullBuckets(); }, memory_);
   }
   MakeBuckets();
   hooks_.Attach(parameters_, [this](int parameter) { GradientReady(parameter); });
@@ -118,8 +118,9 @@ void ZeroStrategy::Step(StepTask& task) {
     if (reduces) BeginPass(loss);
     if (loss.defined()) loss.backward();
     if (last) cost_.computed = DeviceEvent(loss.device());
-    if (reduces) EndPass();
     if (pass + 1 < parts) task.marks().Mark(&StepTimes::backward);
+    if (reduces) EndPass();
+    if (reduces && pass + 1 < parts) task.marks().Mark(&StepTimes::comm_exposed);
   }
   if (gathered_) {
     cost_.bytes += gathered_->TakeBytes();

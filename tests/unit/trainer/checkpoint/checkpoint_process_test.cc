@@ -15,8 +15,10 @@ namespace {
 
 using testing::HasSubstr;
 
+bool IsLong() { return std::getenv("SCALELAB_LONG_TESTS") != nullptr; }
+
 // Returns the number of random points of interruption in a test.
-int Interruptions() { return std::getenv("SCALELAB_LONG_TESTS") != nullptr ? 20 : 3; }
+int Interruptions() { return IsLong() ? 20 : 3; }
 
 class Checkpoints : public Trainer {
  protected:
@@ -35,6 +37,12 @@ class Checkpoints : public Trainer {
                              {"lr_schedule", "cosine"},
                              {"checkpoint_every_steps", "3"}});
     spec.update(more);
+    return spec;
+  }
+  // Returns a run with enough steps for Interruptions() at random steps.
+  static json ToInterrupt(int ranks, const json& more = json::object()) {
+    json spec = WithCheckpoints(ranks, more);
+    if (IsLong()) spec.update({{"max_steps", "60"}, {"epochs", 12}});
     return spec;
   }
 
@@ -112,13 +120,16 @@ class Checkpoints : public Trainer {
   template <typename Interrupt>
   Result FinishWithInterruptions(const json& spec, int ranks, int points, Interrupt interrupt) {
     std::mt19937 random(static_cast<unsigned>(points * 31 + ranks));
+    const int steps = std::stoi(spec["max_steps"].get<std::string>());
     // On a busy machine, a run may end before the signal. It has removed its checkpoints then, so start from the beginning.
     for (int tries = 0; tries < 5; ++tries) {
       losses_.clear();
       bool ended = false;
       int step = 0;
-      for (int i = 0; i < points && step < 23 && !ended; ++i) {
-        step = std::min(23, step + 1 + static_cast<int>(random() % std::max(1, 24 / points)));
+      for (int i = 0; i < points && !ended; ++i) {
+        // An attempt makes a few more steps before the signal arrives.
+        step = std::max(step, NewestStep()) + 1 + static_cast<int>(random() % std::max(1, steps / points));
+        if (step > steps - 4) break;
         ended = RunUntil(spec, ranks, step, interrupt) == 0;
         Collect(ranks);
       }
@@ -157,7 +168,7 @@ class Interrupted : public Checkpoints, public testing::WithParamInterface<int> 
 
 TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
   const int ranks = GetParam();
-  const json spec = WithCheckpoints(ranks);
+  const json spec = ToInterrupt(ranks);
   const Result whole = Run({spec}, ranks);
   ASSERT_EQ(whole.status, 0);
   EXPECT_FALSE(std::filesystem::exists(Directory())) << "a run that has finished needs no checkpoints";
@@ -168,7 +179,7 @@ TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
   ASSERT_EQ(start.size(), 1u);
   EXPECT_EQ(last.Of(0, "step").at(0)["step"], start[0]["resumed_step"]);
   const json metrics = last.Of(0, "finish").at(0)["metrics"];
-  EXPECT_EQ(metrics["run/steps"], 24);
+  EXPECT_EQ(metrics["run/steps"], whole.Of(0, "step").size());
   EXPECT_GT(metrics["run/lost_seconds"], 0);
   EXPECT_GT(metrics["run/seconds"], metrics["run/lost_seconds"]);
   EXPECT_EQ(last.Of(0, "epoch").back()["metrics"]["epoch/train_loss"],
@@ -178,11 +189,18 @@ TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
 
 TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
   const int ranks = GetParam();
+  std::vector<int> stops = {2, 5, 7};  // steps from the last checkpoint to a signal
+  if (IsLong()) {
+    std::mt19937 random(static_cast<unsigned>(ranks));
+    stops.resize(Interruptions());
+    for (int& stop : stops) stop = 1 + static_cast<int>(random() % 20);
+  }
   // Long enough that the signals come before its end, however late they are sent.
+  const int steps = IsLong() ? 1200 : 90;
   const json spec = WithCheckpoints(ranks, {{"checkpoint_every_steps", "0"},
                                             {"checkpoint_every_minutes", 1000},
-                                            {"max_steps", "90"},
-                                            {"epochs", 18}});
+                                            {"max_steps", std::to_string(steps)},
+                                            {"epochs", steps / 5}});
   const Result whole = Run({spec}, ranks);
   ASSERT_EQ(whole.status, 0);
   int number = SIGTERM;
@@ -191,7 +209,7 @@ TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
     number = number == SIGTERM ? SIGUSR1 : SIGTERM;
   };
   int64_t resumed = 0;
-  for (int more : {2, 5, 7}) {
+  for (const int more : stops) {
     const int status = RunUntil(spec, ranks, static_cast<int>(resumed) + more, signal_one_rank);
     EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "it has not finished";
     Collect(ranks);
@@ -247,7 +265,7 @@ class InterruptedEngine : public Checkpoints, public testing::WithParamInterface
 
 TEST_P(InterruptedEngine, EndsWithTheSameParametersAndLossesBitForBit) {
   const int ranks = GetParam().ranks;
-  const json spec = WithCheckpoints(ranks, GetParam().keys);
+  const json spec = ToInterrupt(ranks, GetParam().keys);
   const Result whole = Run({spec}, ranks);
   ASSERT_EQ(whole.status, 0);
   const Result last =
@@ -277,7 +295,7 @@ TEST_P(InterruptedDividedEngine, GoesOnAfterAKillADamagedCheckpointAndASignal) {
   Collect(ranks);
   ExpectLike(whole, last);
   EXPECT_GT(last.Of(0, "start").at(0)["resumed_step"], step);
-  if (Interruptions() < 20) return;
+  if (!IsLong()) return;
   losses_.clear();
   ExpectLike(whole, FinishWithInterruptions(spec, ranks, Interruptions(),
                                             [](pid_t launcher) { kill(launcher, SIGKILL); }));

@@ -117,6 +117,28 @@ TEST_F(CheckpointStoreTest, PassesOverOnesThatAreNotComplete) {
     EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("step-")) << "damaged ones are removed";
 }
 
+// Symlinks to themselves stand for a disk that cannot be read for some time.
+TEST_F(CheckpointStoreTest, KeepsOnesThatCannotBeRead) {
+  Save(5);
+  Save(10);
+  for (const char* file : {"rank-0.safetensors", "shared.safetensors", "manifest.json"}) {
+    const fs::path path = Path(10, file), copy = directory_ + "/copy";
+    fs::rename(path, copy);
+    fs::create_symlink(path, path);
+    try {
+      Newest();
+      ADD_FAILURE() << file << " was read";
+    } catch (const TrainerError& error) {
+      testing::internal::GetCapturedStderr();
+      EXPECT_THAT(error.what(), testing::HasSubstr("cannot read " + path.string()));
+    }
+    Save(4);
+    EXPECT_TRUE(fs::is_symlink(path)) << "it is removed neither as damaged nor as incomplete";
+    fs::rename(copy, path);
+    EXPECT_EQ(Newest(), 10);
+  }
+}
+
 TEST_F(CheckpointStoreTest, RefusesThoseOfAnotherRecipeButNotOfOtherRanksOrLengths) {
   spec_.learning_rate = 0.1;
   Save(5);

@@ -1,5 +1,7 @@
 #include "worker/trainer/strategies/horovod/background_loop.h"
 
+#include <algorithm>
+
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 
@@ -105,7 +107,7 @@ void BackgroundLoop::Thread() {
 // Runs one step. If this rank has joined, runs all remaining steps of the other ranks.
 void BackgroundLoop::RunSteps() {
   cycle_start_ = Clock::now();
-  if (tuned_steps_ == 0) sample_start_ = cycle_start_;
+  if (tuned_steps_ == 0) tuned_until_ = cycle_start_;
   while (RunCycle()) continue;
 }
 
@@ -187,15 +189,18 @@ void BackgroundLoop::Reduce(const Response& response, Clock::time_point agreed) 
 
 // Is called on all ranks after each step. Rank 0 scores the last steps and broadcasts the next setting.
 void BackgroundLoop::Tune() {
-  if (++tuned_steps_ % kStepsPerSample != 0) return;
   const Clock::time_point now = Clock::now();
+  tuned_seconds_.push_back(std::chrono::duration<double>(now - std::exchange(tuned_until_, now)).count());
+  if (++tuned_steps_ % kStepsPerSample != 0) return;
   const at::Tensor next = at::zeros({3}, at::kDouble);
   auto* values = static_cast<double*>(next.data_ptr());
   if (autotuner_) {
-    const double seconds = std::chrono::duration<double>(now - sample_start_).count();
+    // Use the median, because an evaluation or a checkpoint may come between two steps.
+    const auto median = tuned_seconds_.begin() + kStepsPerSample / 2;
+    std::ranges::nth_element(tuned_seconds_, median);
     const bool warming_up =
         tuned_steps_ == kStepsPerSample;  // slower: includes negotiation and the first use of memory
-    if (!warming_up) autotuner_->Score(static_cast<double>(tuned_bytes_) / seconds);
+    if (!warming_up) autotuner_->Score(static_cast<double>(tuned_bytes_) / (kStepsPerSample * *median));
     const Autotuner::Setting setting = autotuner_->current();
     values[0] = static_cast<double>(setting.fusion_bytes);
     values[1] = setting.cycle_seconds;
@@ -204,7 +209,7 @@ void BackgroundLoop::Tune() {
   control_.Broadcast(next, 0);
   setting_ = {static_cast<int64_t>(values[0]), values[1]};
   tuning_ = values[2] == 0;
-  sample_start_ = now;
+  tuned_seconds_.clear();
   tuned_bytes_ = 0;
 }
 

@@ -87,8 +87,10 @@ class BackgroundLoop {
   std::unique_ptr<Autotuner> autotuner_;  // on rank 0, if enabled
   Autotuner::Setting setting_;
   bool tuning_;
-  int64_t tuned_steps_ = 0, tuned_bytes_ = 0;
-  Clock::time_point sample_start_;
+  int64_t tuned_steps_ = 0;
+  int64_t tuned_bytes_ = 0;            // of the current sample of the autotuner
+  std::vector<double> tuned_seconds_;  // times of the steps of the current sample
+  Clock::time_point tuned_until_;      // end of the last step
   Clock::time_point cycle_start_;
   std::map<std::string, Tensor> tensors_;  // tensors that are submitted and not yet reduced
   std::vector<std::pair<std::string, at::Tensor>> received_;
