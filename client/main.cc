@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   using namespace scalelab::client;
   std::ios::sync_with_stdio(false);
   InstallInterruptHandler();
-  const Io io{std::cout, std::cerr, DetectTerminal(STDOUT_FILENO, false),
-              DetectTerminal(STDERR_FILENO, false)};
+  Io io{std::cout, std::cerr, DetectTerminal(STDOUT_FILENO, false), DetectTerminal(STDERR_FILENO, false)};
+  io.in_tty = isatty(STDIN_FILENO) == 1;
   return RunProgram(std::vector<std::string>(argv + 1, argv + argc), io);
 }

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
@@ -89,9 +91,43 @@ std::vector<std::string> DifferencesOf(const GetCurveResponse& claimed, const Ge
   return differences;
 }
 
+// Removes the times to the accuracy of cells in which not every repeat reached it. Older versions show the mean of the
+// repeats that reached it, and this version shows none. Returns a sentence about each.
+std::vector<std::string> RemovePartialTimes(const GetCurveResponse& computed, GetCurveResponse& claimed) {
+  std::vector<std::string> removed;
+  for (int s = 0; s < std::min(computed.series_size(), claimed.series_size()); ++s) {
+    const CurveSeries& series = computed.series(s);
+    CurveSeries& claims = *claimed.mutable_series(s);
+    for (int p = 0; p < std::min(series.points_size(), claims.points_size()); ++p) {
+      const auto& target = series.points(p).time_to_target();
+      if (target.reached() == 0 || target.reached() == target.n()) continue;
+      if (!claims.points(p).has_time_to_accuracy()) continue;
+      claims.mutable_points(p)->clear_time_to_accuracy();
+      removed.push_back(absl::StrCat("series[", s, "].points[", p,
+                                     "].time_to_accuracy of an older version: the mean of the ",
+                                     target.reached(), " of ", target.n(), " repeats that reached it"));
+    }
+  }
+  return removed;
+}
+
 // Returns the columns of a CSV file. Names of columns need no quotes.
 std::vector<std::string> HeaderOf(absl::string_view csv) {
   return absl::StrSplit(absl::StripTrailingAsciiWhitespace(csv.substr(0, csv.find('\n'))), ',');
+}
+
+// Returns the names of the files code-*.diff that are no difference of the program from its git commits.
+std::vector<std::string> OtherCode(const BundleReader& bundle, const GetCurveResponse& curve) {
+  std::set<std::string> known;
+  for (const CurveSeries& series : curve.series()) {
+    for (const auto& version : series.code_versions()) known.insert(version.code().diff_sha256());
+  }
+  std::vector<std::string> others;
+  for (const auto& [name, entry] : bundle.entries()) {
+    if (name.starts_with("code-") && name.ends_with(".diff") && !known.contains(entry.sha256))
+      others.push_back(name);
+  }
+  return others;
 }
 
 absl::StatusOr<std::string> MakeTemporaryDirectory() {
@@ -137,26 +173,15 @@ absl::Status RestoreInto(db::Store& store, const std::string& archive) {
 }  // namespace
 
 std::string CurveTableText(const GetCurveResponse& curve, const std::vector<std::string>& columns) {
-  std::ostringstream out;
-  const DataTable whole = CurveData(curve);
-  DataTable some = whole;
-  if (!columns.empty()) {
-    std::vector<size_t> kept;
-    some.columns.clear();
-    for (size_t i = 0; i < whole.columns.size(); ++i) {
-      if (std::find(columns.begin(), columns.end(), whole.columns[i]) == columns.end()) continue;
-      kept.push_back(i);
-      some.columns.push_back(whole.columns[i]);
-    }
-    some.rows = [&whole, kept](const DataSink& sink) {
-      return whole.rows([&](const std::vector<DataCell>& row) {
-        std::vector<DataCell> cells;
-        for (const size_t i : kept) cells.push_back(row[i]);
-        return sink(cells);
-      });
-    };
+  DataTable table = CurveData(curve);
+  std::vector<size_t> kept;
+  for (const std::string& column : columns) {
+    const auto found = std::find(table.columns.begin(), table.columns.end(), column);
+    if (found != table.columns.end()) kept.push_back(static_cast<size_t>(found - table.columns.begin()));
   }
-  (void)WriteCsv(some, out);  // writing to a string does not fail
+  if (!columns.empty()) table = SelectColumns(std::move(table), std::move(kept));
+  std::ostringstream out;
+  (void)WriteCsv(table, out);  // writing to a string does not fail
   return out.str();
 }
 
@@ -201,6 +226,9 @@ absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
     check.differences.emplace_back("curve.csv differs from curve.json");
   if (*spec != StudyYaml(check.spec))
     check.differences.emplace_back("study.yaml differs from the specification of the archive");
+  for (const std::string& name : OtherCode(bundle, claimed))
+    check.differences.push_back(name + " has a SHA-256 that curve.json does not name");
+  check.not_compared = RemovePartialTimes(computed, claimed);
   KeepFigures(claimed);
   KeepFigures(computed);
   check.figures = CountNumbers(computed);

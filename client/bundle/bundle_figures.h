@@ -21,17 +21,21 @@ inline constexpr char kBundleManifest[] = "manifest.json", kBundleCurve[] = "cur
 struct FigureCheck {
   int64_t figures = 0;                   // numbers of the curve that were computed again
   std::vector<std::string> differences;  // one sentence each; empty if all are equal
-  scalelab::v1::StudySpec spec;          // of the archive
+  std::vector<std::string>
+      not_compared;              // one sentence for each figure of an older version that was not compared
+  scalelab::v1::StudySpec spec;  // of the archive
 };
 
 // Restores the archive of the bundle into a temporary database, computes its curve, and compares every number of it with the
-// curve of the bundle, within a relative 1e-9. The specification and the table of the curve must be equal too. Notes and the
-// number of attempts of other studies that ran at the same time are not compared: other studies are not in the bundle.
+// curve of the bundle, within a relative 1e-9. The specification and the table of the curve must be equal too, and the curve
+// must have the SHA-256 of each code-*.diff. Notes and the number of attempts of other studies that ran at the same time are not
+// compared: other studies are not in the bundle.
+// Figures that older versions computed in another way are in `not_compared`.
 // DATA_LOSS if the archive or the curve cannot be read, FAILED_PRECONDITION if the archive is from a newer schema.
 absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle);
 
-// Returns the curve table of a bundle.
-// With `columns`, it has only the columns of these names: bundles of older versions have fewer.
+// Returns the curve table of a bundle. With `columns`, it has the columns of these names in this order: bundles of
+// older versions have fewer columns, and have an axis such as global_batch twice.
 std::string CurveTableText(const scalelab::v1::GetCurveResponse& curve,
                            const std::vector<std::string>& columns = {});
 

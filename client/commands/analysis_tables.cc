@@ -58,12 +58,9 @@ absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text)
 
 Section ComparisonTable(const CompareCellsResponse& comparison) {
   Section section;
-  section.columns = {{"where", In::kTables, false, true},
-                     {"key", In::kCsv},
-                     {"ranks", In::kAll, true},
-                     {"first"},
-                     {"second"},
-                     {"n", In::kAll, true, false, 1},
+  section.columns = {{"where", In::kTables, false, true}, {"key", In::kCsv},
+                     {"ranks", In::kAll, true},           {"first", In::kAll, false, true},
+                     {"second", In::kAll, false, true},   {"n", In::kAll, true, false, 1},
                      {"effect %", In::kTables, true}};
   AddEstimateColumns("effect", section);
   section.columns.push_back({"verdict"});
@@ -125,7 +122,7 @@ Section AdviceTable(const AdviseRanksResponse& response) {
   AddEstimateColumns("hours", section);
   section.columns.push_back({"cost", In::kTables, true, false, 2});
   AddEstimateColumns("cost", section);
-  section.columns.push_back({"doubling gains %", In::kTables, true});
+  section.columns.push_back({"doubling gains %", In::kTables, true, false, 1});
   AddEstimateColumns("gain", section);
   section.columns.push_back({"hour saved costs", In::kTables, true, false, 3});
   AddEstimateColumns("hour_price", section);

@@ -87,7 +87,7 @@ Section Nodes(const GetClusterResponse& cluster) {
                      {"cores in use", In::kAll, true},
                      {"GPUs in use", In::kAll, true, false, 1},
                      {"memory", In::kAll, true, false, 2},
-                     {"reason", In::kAll, false, true}};
+                     {"reason", In::kAll, false, true, 0, true}};
   section.in_tables = cluster.nodes_size() > 0;
   section.rows = [&cluster](const RowSink& sink) {
     for (const Node& n : cluster.nodes()) {
@@ -115,7 +115,7 @@ Section ClusterAllocations(const GetClusterResponse& cluster, absl::Time now) {
                      {"create_time", In::kCsv},
                      {"start_time", In::kCsv},
                      {"end_time", In::kCsv},
-                     {"reason", In::kAll, false, true}};
+                     {"reason", In::kAll, false, true, 0, true}};
   section.empty = "none";
   section.rows = [&cluster, now](const RowSink& sink) {
     for (const Allocation& a : cluster.allocations()) {
@@ -163,7 +163,7 @@ Section AvoidedNodes(const GetClusterResponse& cluster) {
                      {"since_time", In::kCsv},
                      {"until", In::kTables},
                      {"until_time", In::kCsv},
-                     {"reason", In::kAll, false, true}};
+                     {"reason", In::kAll, false, true, 0, true}};
   section.in_tables = cluster.avoided_nodes_size() > 0;
   section.rows = [&cluster](const RowSink& sink) {
     for (const auto& n : cluster.avoided_nodes()) {

@@ -20,8 +20,8 @@ Section Table(const ListFrameworksResponse& response) {
   section.columns = {{"engine"},
                      {"usable"},
                      {"version", In::kAll, false, false, 2},
-                     {"reason", In::kAll, false, true},
-                     {"fix", In::kAll, false, true, 1},
+                     {"reason", In::kAll, false, true, 0, true},
+                     {"fix", In::kAll, false, true, 1, true},
                      {"environment", In::kWide},
                      {"packages", In::kWide, false, true}};
   section.empty = "none";

@@ -67,7 +67,7 @@ std::string ValueCases(const CLI::App& app) {
   });
   std::string cases;
   for (const auto& [values, names] : options)
-    absl::StrAppend(&cases, "    ", absl::StrJoin(names, "|"), ") words=\"", values, "\"; kind=\"\" ;;\n");
+    absl::StrAppend(&cases, "    ", absl::StrJoin(names, "|"), ") choices=\"", values, "\"; kind=\"\" ;;\n");
   return cases;
 }
 
@@ -81,42 +81,47 @@ std::string GroupPattern(const CLI::App& app) {
   return absl::StrJoin(groups, "|");
 }
 
+// Returns a script for bash, and for zsh after bashcompinit. In zsh the variables `path` and `words` are special: with a
+// local `path` it finds no programs.
 std::string Bash(const CLI::App& app) {
   std::string cases;
   Walk(app, "", [&cases](const std::string& path, const CLI::App& at) {
-    absl::StrAppend(&cases, "    \"", path, "\") words=\"", absl::StrJoin(WordsAt(at), " "), "\" kind=\"",
+    absl::StrAppend(&cases, "    \"", path, "\") choices=\"", absl::StrJoin(WordsAt(at), " "), "\" kind=\"",
                     KindOf(at), "\" ;;\n");
   });
   return absl::StrCat(
       "_scalelab() {\n"
       "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-      "  local path=\"\" words=\"\" kind=\"\" word i\n"
+      "  local line=\"\" choices=\"\" kind=\"\" word i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    word=\"${COMP_WORDS[i]}\"\n"
       "    case \"$word\" in -o|--output|--server|--token-file|--timeout) ((i++)); continue ;; esac\n"
-      "    case \"$path $word\" in\n"
+      "    case \"$line $word\" in\n"
       "      \" -\"*|*\" -\"*) ;;\n"
       "      ",
       GroupPattern(app),
-      ") [[ \"$path\" == *\" \"* ]] || path=\"$path $word\" ;;\n"
-      "      *) [[ -n \"$path\" ]] || path=\"$word\" ;;\n"
+      ") [[ \"$line\" == *\" \"* ]] || line=\"$line $word\" ;;\n"
+      "      *) [[ -n \"$line\" ]] || line=\"$word\" ;;\n"
       "    esac\n"
       "  done\n"
-      "  case \"$path\" in\n",
+      "  case \"$line\" in\n",
       cases,
       "  esac\n"
-      "  case \"$path $previous\" in\n",
+      "  case \"$line $previous\" in\n",
       ValueCases(app),
-      "    *\" -o\"|*\" --output\") words=\"table wide json csv\"; kind=\"\" ;;\n"
+      "    *\" -o\"|*\" --output\") choices=\"table wide json csv\"; kind=\"\" ;;\n"
       "  esac\n"
-      "  # Names come from the server, which must answer at once.\n"
+      "  # Names come from the server, which must answer at once. compgen expands words as the shell does, "
+      "so\n"
+      "  # names with special characters are left out.\n"
       "  [[ \"$cur\" == -* ]] || case \"$kind\" in\n"
-      "    studies) words=\"$words last $(scalelab study list -o csv --timeout 2s 2>/dev/null |\n"
-      "      awk -F, 'NR > 1 && NR < 500 { sub(\"studies/\", \"\", $1); print $1; print $2 }')\" ;;\n"
-      "    runs) words=\"$words $(scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
-      "      awk -F, 'NR > 1 { sub(\".*/\", \"\", $1); print $1 }')\" ;;\n"
+      "    studies) choices=\"$choices last $(scalelab study list -o csv --timeout 2s 2>/dev/null |\n"
+      "      awk -F, 'NR > 1 && NR < 500 { sub(\"studies/\", \"\", $1); print $1; print $2 }' |\n"
+      "      awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
+      "    runs) choices=\"$choices $(scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
+      "      awk -F, 'NR > 1 { sub(\".*/\", \"\", $1); print $1 }' | awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
       "  esac\n"
-      "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+      "  COMPREPLY=($(compgen -W \"$choices\" -- \"$cur\"))\n"
       "}\n"
       "complete -o default -F _scalelab scalelab\n");
 }

@@ -29,7 +29,7 @@ google::protobuf::Struct Message(const DataVerifyOptions& options, const Verific
 
 Section BadFiles(const Verification& result) {
   Section section;
-  section.columns = {{"file"}, {"problem", Column::In::kAll, false, true}};
+  section.columns = {{"file"}, {"problem", Column::In::kAll, false, true, 0, true}};
   section.empty = "no bad files";
   section.rows = [&result](const RowSink& sink) {
     for (const BadFile& file : result.bad) sink({file.path, Cell(file.problem, Tone::kBad)});

@@ -13,14 +13,14 @@
 namespace scalelab::client {
 
 // Calls `act` for every name. Continues after an error that concerns only one name; stops when the server is
-// unavailable or rejects the credentials. Prints every error except the last, which it returns.
+// unavailable or rejects the credentials. Prints every error except the last, which it returns, also with --quiet.
 inline absl::StatusOr<ExitCode> ForEach(Session& session, const std::vector<std::string>& names,
                                         const std::function<absl::Status(const std::string&)>& act) {
   absl::Status last;
   for (const std::string& name : names) {
     const absl::Status status = act(name);
     if (status.ok()) continue;
-    if (!last.ok()) session.Say(last.message());
+    if (!last.ok()) session.io().err << last.message() << std::endl;
     last = status;
     if (absl::IsUnavailable(status) || absl::IsUnauthenticated(status)) break;
   }

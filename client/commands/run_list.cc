@@ -58,9 +58,11 @@ void AddRunList(CLI::App& run, Action& chosen) {
   command->add_option("STUDIES", options->studies, "Number, name, last, or 1-3,5")->required();
   command->add_option("--state", options->state,
                       "Only runs that are queued, running, succeeded, failed, cancelled or skipped");
-  command->add_option("--where", options->selection.where,
-                      "Only runs that fulfil conditions, for example 'engine=native/* and "
-                      "params.dropout>=0.1'; may be repeated");
+  command
+      ->add_option("--where", options->selection.where,
+                   "Only runs that fulfil conditions, for example 'engine=native/* and "
+                   "params.dropout>=0.1'; may be repeated")
+      ->allow_extra_args(false);
   command->add_option(
       "--sort", options->selection.sort,
       "Sort by an axis, throughput, seconds, state, cause, ...; -throughput: the largest first");

@@ -114,7 +114,14 @@ absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogReq
     request.set_name(run->run().name());
     const int newest = run->run().attempts().empty() ? 0 : run->run().attempts().rbegin()->number();
     if (options.attempt == 0 && newest != attempt) {
-      for (Followed& output : outputs) output.shown = 0;
+      for (Followed& output : outputs) {
+        // The attempt may have written more before it ended.
+        if (attempt > 0) {
+          const absl::Status status = PrintNew(request, output, nullptr, deadline, session, server);
+          if (!status.ok()) return status;
+        }
+        output.shown = 0;
+      }
       if (attempt > 0) session.Say(absl::StrCat("attempt ", newest, " follows"));
       attempt = newest;
       request.set_attempt(attempt);  // a newer attempt is read after this one

@@ -5,11 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "catalog/run_parameters.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/output/json_printer.h"
 #include "client/output/text.h"
 #include "client/session/selectors.h"
+#include "study/values.h"
 
 namespace scalelab::client {
 namespace {
@@ -34,9 +36,41 @@ std::string MalformedText(const Run& run) {
   return text;
 }
 
+// Returns the parameters that are not at their defaults, for example "dataset=synthetic epochs=3". Those in the key of
+// the run are left out, because the table shows them as its cell.
+std::string ParametersText(const Run& run) {
+  if (!run.has_spec()) return "";
+  scalelab::v1::RunSpec defaults;
+  SetDefaults(&defaults);
+  std::vector<std::string> parameters;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!run.key().fields().contains(name)) parameters.push_back(absl::StrCat(name, "=", value));
+  };
+  for (const RunParameter& parameter : RunParameters()) {
+    const std::string name(parameter.name), value = FieldText(parameter, run.spec());
+    // Zero that is not a possible value, and an empty text, mean that the parameter is not set.
+    const bool zero_is_value =
+        parameter.type == ParameterType::kBool || (IsNumber(parameter.type) && parameter.min <= 0);
+    if (!HasField(parameter, run.spec()) && !zero_is_value) continue;
+    if (parameter.type == ParameterType::kMap) {
+      const auto& map = name == "env"      ? run.spec().env()
+                        : name == "params" ? run.spec().params()
+                                           : run.spec().extract();
+      for (const std::string& member : AxesOf({&map}))
+        add(absl::StrCat(name, ".", member), ValueText(map.fields().at(member)));
+    } else if (parameter.type == ParameterType::kStringList) {
+      add(name, absl::StrCat("[", absl::StrJoin(run.spec().command(), ", "), "]"));
+    } else if (value != FieldText(parameter, defaults)) {
+      add(name, value);
+    }
+  }
+  return absl::StrJoin(parameters, " ");
+}
+
 Section RunShowDetails(const Run& run, bool wide, absl::Time now) {
   return Facts({{"run", run.name()},
                 {"cell", KeyText(run.key())},
+                {"parameters", ParametersText(run)},
                 {"repeat", absl::StrCat(run.repeat())},
                 {"position", absl::StrCat(run.position())},
                 {"state", StateCell(run.state())},

@@ -211,7 +211,7 @@ Section RunTable(const RepeatedPtrField<Run>& runs, absl::Time now) {
                                            {"throughput", In::kCsv},
                                            {"started", In::kWide},
                                            {"finished", In::kWide},
-                                           {"message", In::kAll, false, true}}) {
+                                           {"message", In::kAll, false, true, 0, true}}) {
     section.columns.push_back(std::move(column));
   }
   section.empty = "no such runs";

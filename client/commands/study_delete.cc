@@ -15,14 +15,20 @@ struct StudyDeleteOptions {
   bool yes = false;
 };
 
-// Asks the user for confirmation before deleting several studies, because a selector such as "all" may select
-// more studies than intended.
+// Asks the user for confirmation, because a deletion cannot be undone. A script is not asked: it may delete one study,
+// which it names, but several only with --yes, because a selector such as "all" may select more than intended.
 absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalelab::v1::Study>& studies,
                      Session& session) {
-  if (options.yes || studies.size() < 2) return absl::OkStatus();
-  const std::string question = absl::StrCat("delete ", studies.size(), " studies with their runs and points");
-  if (!session.io().err_terminal.tty)
+  if (options.yes || studies.empty()) return absl::OkStatus();
+  const bool one = studies.size() == 1;
+  const std::string question =
+      one ? absl::StrCat("delete ", studies[0].name(), " ", studies[0].display_name(),
+                         " with its runs and points")
+          : absl::StrCat("delete ", studies.size(), " studies with their runs and points");
+  if (!session.io().err_terminal.tty || !session.io().in_tty) {
+    if (one) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("this would ", question, "; add --yes to do it"));
+  }
   if (session.Confirms(absl::StrCat(question, "? yes or no: "))) return absl::OkStatus();
   return absl::CancelledError("nothing was deleted");
 }
@@ -52,7 +58,7 @@ void AddStudyDelete(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<StudyDeleteOptions>();
   CLI::App* command = study.add_subcommand("delete", "Delete finished studies with their runs and points");
   command->add_option("STUDIES", options->studies, "Number, name, last, 1-3,5, or all")->required();
-  command->add_flag("-y,--yes", options->yes, "Delete several studies without a question");
+  command->add_flag("-y,--yes", options->yes, "Delete without a question");
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudyDelete(*options, session); };
   });

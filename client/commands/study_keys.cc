@@ -49,7 +49,10 @@ Section KeyFacts(const v1::StudyKey& key) {
 Section SectionTable(const std::string& name, std::vector<v1::StudyKey> keys) {
   Section table;
   table.title = name;
-  table.columns = {{"key"}, {"type"}, {"values"}, {"meaning", Column::In::kAll, false, true}};
+  table.columns = {{"key"},
+                   {"type", Column::In::kAll, false, false, 1},
+                   {"values", Column::In::kAll, false, true},
+                   {"meaning", Column::In::kAll, false, true, 0, true}};
   table.rows = [keys = std::move(keys)](const RowSink& sink) {
     for (const v1::StudyKey& key : keys)
       sink({key.name(), key.type(), key.values(),

@@ -34,13 +34,14 @@ Section Cells(const PlanStudyResponse& plan) {
   std::vector<const google::protobuf::Struct*> keys;
   for (const auto& cell : plan.cells()) keys.push_back(&cell.key());
   std::vector<std::string> axes = AxesOf(keys);
-  std::erase(axes, "ranks");
+  // These have columns of their own.
+  for (const char* name : {"ranks", "global_batch", "batch_per_rank"}) std::erase(axes, name);
+  const bool rate_is_axis = std::erase(axes, "learning_rate") > 0;
   Section section;
   for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
-  for (const char* title : {"ranks", "global_batch", "batch_per_rank", "learning_rate"}) {
-    section.columns.push_back({title, In::kAll, true});
-  }
-  section.columns.back().drop = 1;  // learning_rate
+  for (const char* title : {"ranks", "global_batch"}) section.columns.push_back({title, In::kAll, true});
+  section.columns.push_back({"batch_per_rank", In::kAll, true, false, 2});
+  section.columns.push_back({"learning_rate", In::kAll, true, false, rate_is_axis ? 0 : 1});
   const bool steps = std::any_of(plan.cells().begin(), plan.cells().end(),
                                  [](const auto& cell) { return cell.steps() > 0; });
   section.columns.push_back({"steps", steps ? In::kAll : In::kCsv, true});

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -82,6 +84,17 @@ class JsonLines {
   bool first_ = true;
 };
 
+// SQLite ignores the case of column names. Adds a number to each name that differs from an earlier one only in case.
+std::vector<std::string> UniqueNames(const std::vector<std::string>& names) {
+  std::set<std::string> used;  // in lower case
+  std::vector<std::string> unique;
+  for (const std::string& name : names) {
+    std::string& own = unique.emplace_back(name);
+    for (int i = 2; !used.insert(absl::AsciiStrToLower(own)).second; ++i) own = absl::StrCat(name, "_", i);
+  }
+  return unique;
+}
+
 // A connection for one new database.
 class NewDatabase {
  public:
@@ -98,7 +111,7 @@ class NewDatabase {
   absl::Status Add(const DataTable& table) {
     if (!status_.ok()) return status_;
     const std::string columns =
-        absl::StrJoin(table.columns, ", ", [](std::string* out, const std::string& name) {
+        absl::StrJoin(UniqueNames(table.columns), ", ", [](std::string* out, const std::string& name) {
           absl::StrAppend(out, "\"", absl::StrReplaceAll(name, {{"\"", "\"\""}}), "\"");
         });
     if (absl::Status made = Run(absl::StrCat("CREATE TABLE ", table.name, " (", columns, ")")); !made.ok())

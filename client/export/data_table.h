@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,5 +26,19 @@ struct DataTable {
   // Passes all rows to the sink. Returns the first error of the sink or of reading the rows.
   std::function<absl::Status(const DataSink&)> rows;
 };
+
+// Returns a table with some columns of `table`. `kept` has their indices, in the order of the result.
+inline DataTable SelectColumns(DataTable table, std::vector<size_t> kept) {
+  DataTable some{table.name, {}, nullptr};
+  for (const size_t column : kept) some.columns.push_back(table.columns[column]);
+  some.rows = [rows = std::move(table.rows), kept = std::move(kept)](const DataSink& sink) {
+    return rows([&](const std::vector<DataCell>& row) {
+      std::vector<DataCell> cells;
+      for (const size_t column : kept) cells.push_back(row[column]);
+      return sink(cells);
+    });
+  };
+  return some;
+}
 
 }  // namespace scalelab::client

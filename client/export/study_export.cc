@@ -2,8 +2,10 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/export/data_files.h"
 #include "client/export/export.h"
+#include "client/export/python_export.h"
 #include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
 #include "client/output/file.h"
@@ -35,13 +37,22 @@ absl::Status WriteTables(const ExportOptions& options, const std::vector<DataTab
   return absl::OkStatus();
 }
 
+absl::StatusOr<ExitCode> ExportWithPython(const ExportOptions& options, const GlobalOptions& global) {
+  std::vector<std::string> arguments = {"export",       options.study, "--format",
+                                        options.format, "-o",          options.directory};
+  if (!global.server.empty()) arguments.insert(arguments.end(), {"--server", global.server});
+  if (!global.token_file.empty()) arguments.insert(arguments.end(), {"--token-file", global.token_file});
+  auto code = RunPythonClient(arguments);
+  if (!absl::IsFailedPrecondition(code.status())) return code;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--format ", options.format, " needs the Python client, and ", code.status().message(),
+                   ": pip install 'scalelab[export]', then run this command again or python3 -m scalelab ",
+                   absl::StrJoin(arguments, " ")));
+}
+
 absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& session) {
-  if (options.format == "parquet" || options.format == "tensorboard") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--format ", options.format,
-        " needs the Python client: pip install 'scalelab[export]', then python3 -m scalelab export ",
-        options.study, " --format ", options.format, " -o ", options.directory));
-  }
+  if (options.format == "parquet" || options.format == "tensorboard")
+    return ExportWithPython(options, session.options());
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   auto server = session.Server();

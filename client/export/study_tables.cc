@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -54,6 +55,16 @@ std::vector<std::string> AxesWithoutRanks(const std::vector<const Struct*>& keys
   std::vector<std::string> axes = AxesOf(keys);
   std::erase(axes, "ranks");
   return axes;
+}
+
+// Keeps the first of the columns with the same name: the batch has a column of its own, and may be an axis.
+DataTable WithoutDuplicates(DataTable table) {
+  std::set<std::string> names;
+  std::vector<size_t> kept;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    if (names.insert(table.columns[i]).second) kept.push_back(i);
+  }
+  return kept.size() == table.columns.size() ? table : SelectColumns(std::move(table), std::move(kept));
 }
 
 // Adds a column for each field of a message that is not repeated and, unless `cells` is null, a cell for
@@ -201,7 +212,7 @@ DataTable RunData(const std::vector<Run>& runs) {
     }
     return status;
   };
-  return table;
+  return WithoutDuplicates(std::move(table));
 }
 
 DataTable PointData(Connection& server, const std::vector<Run>& runs, absl::Duration timeout,
@@ -252,7 +263,7 @@ DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {
     }
     return status;
   };
-  return table;
+  return WithoutDuplicates(std::move(table));
 }
 
 absl::StatusOr<std::vector<Run>> ReadAllRuns(Connection& server, const std::string& study) {

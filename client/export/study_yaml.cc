@@ -78,8 +78,10 @@ std::string FlowValue(const Value& value) {
       return FlowList(value.list_value().values());
     case Value::kStructValue:
       return FlowMap(EntriesOf(value.struct_value()));
+    case Value::kNumberValue:
+      return Exact(value.number_value());
     default:
-      return ValueText(value);  // a number, true, false or null
+      return ValueText(value);  // true, false or null
   }
 }
 

@@ -37,7 +37,12 @@ struct Figure {
   In in;
   const Estimate* (*get)(const CurvePoint&);
   std::string (*text)(const Estimate&);
+  int drop = 0;  // as Column::drop
 };
+
+// Columns with the largest number are left out first. Axes, ranks, communication and the product always remain.
+constexpr int kDropBalance = 1, kDropComputation = 2, kDropData = 3, kDropRepeats = 4, kDropStep = 5,
+              kDropRank = 6, kDropBatch = 7, kDropHidden = 8, kDropNode = 9;
 
 template <auto kHas, auto kGet>
 const Estimate* OfFactors(const CurvePoint& point) {
@@ -52,23 +57,23 @@ const Estimate* OfNoise(const CurvePoint& point) {
 std::vector<Figure> Figures() {
   using F = ScalingFactors;
   using G = GradientNoise;
-  return {
-      {"load balance %", "load_balance", In::kTables, OfFactors<&F::has_load_balance, &F::load_balance>,
-       Mean},
-      {"data %", "data", In::kTables, OfFactors<&F::has_data, &F::data>, Mean},
-      {"communication %", "communication", In::kTables, OfFactors<&F::has_communication, &F::communication>,
-       Mean},
-      {"computation %", "computation", In::kTables, OfFactors<&F::has_computation, &F::computation>, Mean},
-      {"product %", "product", In::kTables, OfFactors<&F::has_product, &F::product>, Percents},
-      {"comm ms", "communication_seconds", In::kWide,
-       OfFactors<&F::has_communication_seconds, &F::communication_seconds>, Milliseconds},
-      {"hidden %", "hidden", In::kTables, OfFactors<&F::has_hidden, &F::hidden>, Mean},
-      {"critical batch", "critical_batch", In::kTables, OfNoise<&G::has_critical_batch, &G::critical_batch>,
-       Numbers},
-      {"per sample %", "statistical_efficiency", In::kWide,
-       OfNoise<&G::has_statistical_efficiency, &G::statistical_efficiency>, Mean},
-      {"goodput", "goodput", In::kTables, OfNoise<&G::has_goodput, &G::goodput>,
-       [](const Estimate& e) { return Short(e.mean()); }}};
+  return {{"load balance %", "load_balance", In::kTables, OfFactors<&F::has_load_balance, &F::load_balance>,
+           Mean, kDropBalance},
+          {"data %", "data", In::kTables, OfFactors<&F::has_data, &F::data>, Mean, kDropData},
+          {"communication %", "communication", In::kTables,
+           OfFactors<&F::has_communication, &F::communication>, Mean},
+          {"computation %", "computation", In::kTables, OfFactors<&F::has_computation, &F::computation>, Mean,
+           kDropComputation},
+          {"product %", "product", In::kTables, OfFactors<&F::has_product, &F::product>, Percents},
+          {"comm ms", "communication_seconds", In::kWide,
+           OfFactors<&F::has_communication_seconds, &F::communication_seconds>, Milliseconds},
+          {"hidden %", "hidden", In::kTables, OfFactors<&F::has_hidden, &F::hidden>, Mean, kDropHidden},
+          {"critical batch", "critical_batch", In::kTables,
+           OfNoise<&G::has_critical_batch, &G::critical_batch>, Numbers, kDropBatch},
+          {"per sample %", "statistical_efficiency", In::kWide,
+           OfNoise<&G::has_statistical_efficiency, &G::statistical_efficiency>, Mean},
+          {"goodput", "goodput", In::kTables, OfNoise<&G::has_goodput, &G::goodput>,
+           [](const Estimate& e) { return Short(e.mean()); }, kDropBatch}};
 }
 
 // Columns that no point has a value for are shown in wide tables only.
@@ -126,30 +131,33 @@ std::string WhereOf(const std::string& label, const CurvePoint& point) {
 
 }  // namespace
 
-Section FactorTable(const GetCurveResponse& curve) {
+Section FactorTable(const GetCurveResponse& curve, bool repeats) {
   std::vector<const google::protobuf::Struct*> keys;
   for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
-  for (const std::string& axis : axes) section.columns.push_back({axis});
+  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
   section.columns.push_back({"made on", In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
-  section.columns.push_back({"n", In::kAll, true});
-  section.columns.push_back({"step ms", In::kTables, true});
+  section.columns.push_back({"n", repeats ? In::kAll : In::kCsv, true, false, kDropRepeats});
+  section.columns.push_back({"step ms", In::kTables, true, false, kDropStep});
   section.columns.push_back({"step_seconds", In::kCsv});
   const std::vector<Figure> figures = Figures();
   for (const Figure& figure : figures) {
     const In shown = ShownIn(curve, [&](const CurvePoint& point) { return figure.get(point) != nullptr; });
-    section.columns.push_back({figure.title, figure.in == In::kTables ? shown : figure.in, true});
+    section.columns.push_back(
+        {figure.title, figure.in == In::kTables ? shown : figure.in, true, false, figure.drop});
     AddEstimateColumns(figure.csv, section);
   }
   for (const char* share :
        {"ideal_share", "slower_share", "imbalance_share", "data_share", "communication_share"})
     section.columns.push_back({share, In::kCsv});
   section.columns.push_back(
-      {"slowest rank %", ShownIn(curve, [](const CurvePoint& p) { return p.factors().has_slowest_rank(); })});
+      {"slowest rank %", ShownIn(curve, [](const CurvePoint& p) { return p.factors().has_slowest_rank(); }),
+       false, false, kDropRank});
   section.columns.push_back(
-      {"slowest node %", ShownIn(curve, [](const CurvePoint& p) { return p.factors().has_slowest_node(); })});
+      {"slowest node %", ShownIn(curve, [](const CurvePoint& p) { return p.factors().has_slowest_node(); }),
+       false, false, kDropNode});
   for (const char* what : {"slowest_rank", "slowest_node"}) {
     for (const char* part : {"_rank", "_node", "_excess_mean", "_excess_low", "_excess_high"})
       section.columns.push_back({absl::StrCat(what, part), In::kCsv});

@@ -10,8 +10,8 @@
 
 namespace scalelab::client {
 
-// Returns a row for each point with results. The sections refer to `curve`, which must exist until they are printed.
-Section FactorTable(const scalelab::v1::GetCurveResponse& curve);
+// Returns a row for each point with results. Without `repeats`, tables have no column with the number of repeats. The sections refer to `curve`, which must exist until they are printed.
+Section FactorTable(const scalelab::v1::GetCurveResponse& curve, bool repeats = true);
 // Returns what the columns mean, and what could not be computed and why.
 std::vector<std::pair<std::string, Cell>> FactorFacts(const scalelab::v1::GetCurveResponse& curve);
 

@@ -42,10 +42,11 @@ absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string
   return quantities;
 }
 
-Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& quantities) {
+Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& quantities, bool repeats) {
   Section section;
   using In = Column::In;
-  section.columns = {{"series", In::kAll}, {"ranks", In::kAll, true}, {"repeats", In::kAll, true}};
+  section.columns = {
+      {"series", In::kAll}, {"ranks", In::kAll, true}, {"repeats", repeats ? In::kAll : In::kWide, true}};
   for (const Quantity quantity : quantities) section.columns.push_back({AxisTitle(quantity), In::kAll, true});
   section.rows = [&curve, quantities, labels = SeriesLabels(curve)](const RowSink& sink) {
     for (int i = 0; i < curve.series_size(); ++i) {

@@ -15,8 +15,9 @@ namespace scalelab::client {
 absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string>& names);
 
 // Returns a row for each point: series, ranks, repeats ("4/5": 4 of 5 that the study asks for have results), and each quantity with
-// its 95% interval. The section refers to
-// `curve`, which must outlive the printing.
-Section FigureTable(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& quantities);
+// its 95% interval. Without `repeats`, wide tables only have the repeats. The section refers to `curve`, which must outlive the
+// printing.
+Section FigureTable(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& quantities,
+                    bool repeats = true);
 
 }  // namespace scalelab::client

@@ -78,6 +78,11 @@ absl::Status WriteFigure(const FigureContent& content, const FigureTarget& targe
         absl::StrCat("--format ", target.format,
                      " is not for a terminal; name a file, for example --file curve.", target.format));
   }
+  const bool table = *format == FigureFormat::kLatex || *format == FigureFormat::kCsv;
+  if (table && (!target.style.title.empty() || target.style.width > 0))
+    return absl::InvalidArgumentError("--title and --width are for pictures: .svg, .pdf and .png");
+  if (*format == FigureFormat::kCsv && !target.style.repeats)
+    return absl::InvalidArgumentError("--no-n is for pictures and LaTeX; CSV has all columns");
   const auto bytes = FigureBytes(content, *format);
   if (!bytes.ok()) return bytes.status();
   if (to_out) {

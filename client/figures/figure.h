@@ -6,17 +6,20 @@
 
 #include "absl/status/statusor.h"
 #include "client/output/printer.h"
+#include "client/plots/svg_elements.h"
 #include "client/session/session.h"
 
 namespace scalelab::client {
 
 enum class FigureFormat { kSvg, kPdf, kPng, kLatex, kCsv };
 
-// The format and the file of a figure, from the options --format and --file of a command.
+// The format, the file and the style of a figure, from the options of a command.
 struct FigureTarget {
   std::string format;  // "svg", "pdf", "png", "latex" or "csv"; empty: by the suffix of `file`
   std::string file;    // "-" or empty: standard output
+  PictureStyle style;
   bool wanted() const { return !format.empty() || !file.empty(); }
+  bool styled() const { return !style.title.empty() || style.width > 0 || !style.repeats; }
 };
 
 // The content of a figure. WriteFigure calls only the function for the chosen format.
@@ -31,7 +34,7 @@ struct FigureContent {
 absl::StatusOr<FigureFormat> FigureFormatOf(const FigureTarget& target);
 
 // Writes the figure. An existing file is replaced when the new one is complete. INVALID_ARGUMENT if a PDF or PNG would be
-// written to a terminal, else errors of ConvertSvg and ReplaceFile.
+// written to a terminal, or if the format has no part of the style, else errors of ConvertSvg and ReplaceFile.
 absl::Status WriteFigure(const FigureContent& content, const FigureTarget& target, Session& session);
 
 }  // namespace scalelab::client

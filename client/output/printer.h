@@ -36,6 +36,7 @@ struct Column {
   bool elastic = false;  // may be truncated if the terminal is too narrow
   int drop =
       0;  // a table that is too wide for the terminal loses the columns with the largest number first; 0: never
+  bool sentence = false;  // if a cell is truncated, its complete text is printed below the table
 };
 
 using RowSink = std::function<void(const std::vector<Cell>&)>;
@@ -49,6 +50,9 @@ struct Section {
   bool in_tables = true;
   bool header = true;      // in tables; CSV always has a header
   std::string empty = "";  // printed in tables instead of the header if there are no rows
+  // Number of rows on a terminal, unless the table is wide. 0: all. `more_rows` names the options that select rows.
+  size_t most_rows = 0;
+  std::string more_rows = "";
 };
 
 // One answer in every output format.

@@ -1,6 +1,7 @@
 #include "client/output/table_printer.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "absl/strings/ascii.h"
@@ -16,6 +17,7 @@ constexpr int kGap = 2;
 constexpr int kLeastRoom = 30;  // columns that a wrapped sentence needs
 // Minimum width of a truncated column; the second is used if the table is still too wide.
 constexpr int kNarrow = 12, kNarrowest = 6;
+constexpr size_t kMostSentences = 5;  // complete texts of truncated cells
 
 // Breaks a sentence between words. A word that is longer than a line, such as a path, stays whole.
 std::vector<std::string> WrapWords(const std::string& text, int width) {
@@ -82,6 +84,27 @@ struct Grid {
   }
 };
 
+// Returns the notes below a table: the number of rows that are left out, and complete sentences that are truncated in
+// the table, for example "run 401, message: rank 3 failed".
+std::vector<std::string> NotesOf(const Section& section, const Grid& grid, size_t left_out) {
+  std::vector<std::string> notes;
+  if (left_out > 0)
+    notes.push_back(absl::StrCat("and ", left_out, " more rows: ", section.more_rows, "-o wide shows all"));
+  size_t sentences = 0;
+  for (size_t row = section.header ? 1 : 0; row < grid.lines.size(); ++row) {
+    const std::vector<Cell>& line = grid.lines[row];
+    for (size_t c = 0; c < line.size(); ++c) {
+      if (!grid.columns[c]->sentence || DisplayWidth(line[c].text) <= grid.widths[c]) continue;
+      if (++sentences > kMostSentences) continue;
+      notes.push_back(absl::StrCat(grid.columns[0]->title, " ", line[0].text, ", ", grid.columns[c]->title,
+                                   ": ", line[c].text));
+    }
+  }
+  if (sentences > kMostSentences)
+    notes.push_back(absl::StrCat("and ", sentences - kMostSentences, " more texts: -o wide shows all"));
+  return notes;
+}
+
 }  // namespace
 
 std::string Colored(const std::string& text, Tone tone, bool color) {
@@ -119,6 +142,7 @@ void TablePrinter::PrintSection(const Section& section) {
     if (in == Column::In::kAll || in == Column::In::kTables || (in == Column::In::kWide && wide_))
       shown.push_back(i);
   }
+  const bool on_terminal = terminal_.tty && !wide_;
   std::vector<std::vector<Cell>> lines;
   if (section.header) {
     std::vector<Cell> header;
@@ -126,7 +150,14 @@ void TablePrinter::PrintSection(const Section& section) {
       header.emplace_back(absl::AsciiStrToUpper(section.columns[i].title), Tone::kDim);
     lines.push_back(std::move(header));
   }
+  const size_t most_lines =
+      on_terminal && section.most_rows > 0 ? lines.size() + section.most_rows : SIZE_MAX;
+  size_t left_out = 0;  // rows
   section.rows([&](const std::vector<Cell>& row) {
+    if (lines.size() == most_lines) {
+      ++left_out;
+      return;
+    }
     std::vector<Cell> line;
     for (const size_t i : shown) line.emplace_back(Printable(row.at(i).text), row.at(i).tone);
     lines.push_back(std::move(line));
@@ -141,7 +172,7 @@ void TablePrinter::PrintSection(const Section& section) {
   for (const size_t i : shown) grid.columns.push_back(&section.columns[i]);
   grid.lines = std::move(lines);
   grid.Measure();
-  const bool fits = terminal_.tty && !wide_ && !grid.widths.empty();
+  const bool fits = on_terminal && !grid.widths.empty();
   if (fits) grid.FitInto(terminal_.width);
   // The last column of a section without a header is a sentence. It is wrapped: its further lines are
   // indented to the start of the column.
@@ -172,8 +203,11 @@ void TablePrinter::PrintSection(const Section& section) {
   }
   if (!grid.dropped.empty()) {
     const std::string words = absl::StrCat("left out, see -o wide: ", absl::StrJoin(grid.dropped, ", "));
-    out_ << Colored(Cut(words, terminal_.width, ellipsis), Tone::kDim, terminal_.color) << '\n';
+    for (const std::string& line : WrapWords(words, terminal_.width))
+      out_ << Colored(line, Tone::kDim, terminal_.color) << '\n';
   }
+  for (const std::string& note : NotesOf(section, grid, left_out))
+    out_ << absl::StrJoin(WrapWords(note, terminal_.width - kGap), "\n  ") << '\n';
 }
 
 }  // namespace scalelab::client

@@ -22,6 +22,11 @@ absl::Time TimeOf(const google::protobuf::Timestamp& time) {
 
 bool IsSet(const google::protobuf::Timestamp& time) { return time.seconds() != 0 || time.nanos() != 0; }
 
+// Returns 15 digits, which hide errors of arithmetic: "0.3" for 0.1 + 0.2.
+std::string NumberText(double value) {
+  return std::trunc(value) == value ? Exact(value) : absl::StrFormat("%.15g", value);
+}
+
 int AxisOrder(absl::string_view axis) {
   constexpr std::array<absl::string_view, 5> kFirst = {"engine", "model", "dataset", "precision", "backend"};
   const auto it = std::find(kFirst.begin(), kFirst.end(), axis);
@@ -100,7 +105,7 @@ std::string ValueText(const google::protobuf::Value& value) {
     case google::protobuf::Value::kStringValue:
       return value.string_value();
     case google::protobuf::Value::kNumberValue:
-      return Exact(value.number_value());
+      return NumberText(value.number_value());
     case google::protobuf::Value::kBoolValue:
       return value.bool_value() ? "true" : "false";
     case google::protobuf::Value::kListValue:

@@ -31,7 +31,7 @@ std::string LocalTime(const google::protobuf::Timestamp& time);
 // Returns for example "2026-11-21T13:37:00Z"; empty if not set.
 std::string UtcTime(const google::protobuf::Timestamp& time);
 
-// Returns for example "native/ddp", "4", "true" or "[a, b]".
+// Returns for example "native/ddp", "4", "true" or "[a, b]". Numbers have at most 15 digits.
 std::string ValueText(const google::protobuf::Value& value);
 // Returns the names of all axes in `keys`: first engine, model, dataset, precision and backend, then other
 // axes by name, ranks last.

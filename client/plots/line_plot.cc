@@ -108,7 +108,8 @@ std::string Axes(const LinePlot& plot, const Box& box, const Scale& xs, const Sc
 
 bool HasPoints(const LinePlot& plot) { return !ScaleOf(plot, &PlotLine::y).ticks.empty(); }
 
-std::string SvgLines(const LinePlot& plot) {
+std::string SvgLines(const LinePlot& plot, const PictureStyle& style) {
+  const std::string& title = style.title.empty() ? plot.title : style.title;
   const Scale xs = ScaleOf(plot, &PlotLine::x), ys = ScaleOf(plot, &PlotLine::y);
   const std::vector<std::string> labels = LabelsOf(plot);
   const size_t shown = std::min(labels.size(), kMostLegendLines);
@@ -120,15 +121,13 @@ std::string SvgLines(const LinePlot& plot) {
   const size_t lines = (shown + 1) / 2 + (shown < labels.size() ? 1 : 0);
   const double height = legend_top + kLinesLegend * static_cast<double>(lines);
   std::string out = absl::StrCat(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-      N(kWidth), "\" height=\"", N(height), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height),
-      "\" role=\"img\">\n<title>", Escaped(plot.title), "</title>\n",
+      SvgBegin(height, title, style.width),
       "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#222}"
       ".head{font-size:19px;font-weight:600}.sub{font-size:13px;fill:#555}.tick{font-size:12px;fill:#555}"
       ".title{font-size:13px}.legend{font-size:13px}.middle{text-anchor:middle}.end{text-anchor:end}"
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}</style>\n",
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
-  out += Text(kLeft, 36, "head", Cut(plot.title, kLinesTitleColumns, "…"));
+  out += Text(kLeft, 36, "head", Cut(title, kLinesTitleColumns, "…"));
   out += Text(kLeft, 60, "sub", Cut(plot.subtitle, kLinesSubtitleColumns, "…"));
   out += Axes(plot, box, xs, ys);
   for (const PlotLine& line : plot.lines) {
@@ -189,7 +188,8 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
     absl::StrAppend(&out, absl::StrFormat("%*s ", kLinesLabel - 1, tick),
                     unicode ? (tick.empty() ? "│" : "┤") : (tick.empty() ? "|" : "+"), canvas.Row(row), "\n");
   }
-  std::string axis, numbers(static_cast<size_t>(width + kLinesLabel + 10), ' ');
+  const auto edge = static_cast<size_t>(kLinesLabel + 1 + width);
+  std::string axis, numbers(edge, ' ');
   for (int column = 0; column < width; ++column) {
     const bool tick = std::any_of(xs.ticks.begin(), xs.ticks.end(),
                                   [&](double t) { return static_cast<int>(x_of(t)) == column; });
@@ -198,8 +198,9 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
   size_t free = 0;
   for (const double tick : xs.ticks) {
     const std::string text = LinesTick(tick, xs);
-    const size_t at =
-        static_cast<size_t>(kLinesLabel + 1) + static_cast<size_t>(x_of(tick)) - (text.size() - 1) / 2;
+    const size_t at = std::min(
+        static_cast<size_t>(kLinesLabel + 1) + static_cast<size_t>(x_of(tick)) - (text.size() - 1) / 2,
+        edge - text.size());
     if (at < free) continue;
     numbers.replace(at, text.size(), text);
     free = at + text.size() + 1;
@@ -208,11 +209,13 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
                   absl::StripTrailingAsciiWhitespace(numbers), "\n",
                   std::string(static_cast<size_t>(kLinesLabel + width / 2 - 2), ' '), Printable(plot.x_title),
                   "\n");
+  // Output that is not a terminal is never truncated.
+  const int label_columns = terminal.tty ? terminal.width - 5 : std::numeric_limits<int>::max();
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::string mark = unicode ? "──" : "--";
     const int color = kLineColors[i % kLineColors.size()];
     absl::StrAppend(&out, "  ", terminal.color ? absl::StrCat("\033[", color, "m", mark, "\033[0m") : mark,
-                    " ", Printable(labels[i]), "\n");
+                    " ", Cut(Printable(labels[i]), label_columns, unicode ? "…" : "~"), "\n");
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/output/terminal.h"
+#include "client/plots/svg_elements.h"
 
 namespace scalelab::client {
 
@@ -24,7 +25,7 @@ struct LinePlot {
 // Returns whether a line has a point.
 bool HasPoints(const LinePlot& plot);
 // Returns a self-contained SVG 1.1 document. The same plot always gives the same bytes. All text is escaped.
-std::string SvgLines(const LinePlot& plot);
+std::string SvgLines(const LinePlot& plot, const PictureStyle& style = {});
 // Returns a plot with characters, as TerminalPlot does; empty if no line has a point.
 std::string TerminalLines(const LinePlot& plot, const Terminal& terminal);
 

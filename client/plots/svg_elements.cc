@@ -19,6 +19,14 @@ std::string Escaped(absl::string_view text) {
                              {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
+std::string SvgBegin(double height, absl::string_view title, int width) {
+  const double scale = width > 0 ? width / kWidth : 1;
+  return absl::StrCat(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
+      N(kWidth * scale), "\" height=\"", N(height * scale), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height),
+      "\" role=\"img\">\n<title>", Escaped(title), "</title>\n");
+}
+
 std::string Text(double x, double y, absl::string_view css, absl::string_view text) {
   return absl::StrCat("<text class=\"", css, "\" x=\"", N(x), "\" y=\"", N(y), "\">", Escaped(text),
                       "</text>\n");

@@ -21,6 +21,13 @@ inline constexpr std::array<absl::string_view, 7> kColors = {"#0072B2", "#D55E00
 // Maximum number of names in the legend of a picture. The legend ends with the number of the other names.
 inline constexpr size_t kMostLegendLines = 40;
 
+// What users may change in a picture.
+struct PictureStyle {
+  std::string title = {};  // empty: the picture's own
+  int width = 0;           // pixels; 0: kWidth. Everything in the picture has the same scale.
+  bool repeats = true;     // show numbers of repeats
+};
+
 struct Box {
   double x, y, width, height;
 };
@@ -30,6 +37,8 @@ struct Box {
 std::string N(double value);
 // Returns text as it must be written between tags and in attributes, without control characters.
 std::string Escaped(absl::string_view text);
+// Returns the beginning of a document, up to its title. Coordinates go up to kWidth and `height` for any width.
+std::string SvgBegin(double height, absl::string_view title, int width);
 // Returns a text element. `css` names classes of the picture's style.
 std::string Text(double x, double y, absl::string_view css, absl::string_view text);
 std::string Line(double x1, double y1, double x2, double y2, absl::string_view attributes);

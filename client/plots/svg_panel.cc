@@ -29,7 +29,7 @@ std::string PanelTick(double value) {
   return N(value);
 }
 
-std::string Tooltip(const PlotSeries& series, const PlotPoint& p, Quantity quantity) {
+std::string Tooltip(const PlotSeries& series, const PlotPoint& p, Quantity quantity, bool repeats) {
   const auto number = [quantity](double v) {
     if (quantity == Quantity::kMemory) return Bytes(v);
     return AxisUnit(quantity) == 100 ? Percent(v) + "%" : Short(v);
@@ -37,7 +37,7 @@ std::string Tooltip(const PlotSeries& series, const PlotPoint& p, Quantity quant
   std::string text =
       absl::StrCat(series.label, ", ", N(p.ranks), p.ranks == 1 ? " rank" : " ranks", ": ", number(p.value));
   if (p.low) absl::StrAppend(&text, " [", number(*p.low), ", ", number(*p.high), "]");
-  return absl::StrCat(text, ", n=", p.n);
+  return repeats ? absl::StrCat(text, ", n=", p.n) : text;
 }
 
 // Maps ranks and values to the picture.
@@ -146,7 +146,8 @@ std::string SeriesMark(size_t index, double x, double y, absl::string_view toolt
   }
 }
 
-std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Quantity quantity) {
+std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Quantity quantity,
+                       bool repeats) {
   const Frame frame(box, series, quantity);
   std::string out = PanelAxes(box, frame, quantity) + IdealLines(box, frame, series, quantity);
   std::string marks;           // drawn above all lines
@@ -162,7 +163,7 @@ std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Qu
         out += Line(x, frame.Y(*p.low), x, frame.Y(*p.high), stroke);
         out += IntervalEnd(frame, x, *p.low, stroke) + IntervalEnd(frame, x, *p.high, stroke);
       }
-      marks += SeriesMark(i, x, y, Tooltip(series[i], p, quantity));
+      marks += SeriesMark(i, x, y, Tooltip(series[i], p, quantity, repeats));
     }
     if (series[i].points.size() > 1) {
       absl::StrAppend(&out, "<polyline points=\"", points, "\" fill=\"none\" stroke=\"", color,

@@ -85,7 +85,9 @@ std::vector<std::string> NoteLines(const scalelab::v1::GetCurveResponse& curve) 
 
 }  // namespace
 
-std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& panels) {
+std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& panels,
+                    const PictureStyle& style) {
+  const std::string& title = style.title.empty() ? curve.display_name() : style.title;
   const std::vector<PlotSeries> series = SeriesOf(curve, panels.front());
   const bool two = panels.size() > 1;
   const double inner = kWidth - kLeft - kRight;
@@ -98,9 +100,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vect
   const double height = bars_top + FactorBarsHeight(curve);
 
   std::string out = absl::StrCat(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-      N(kWidth), "\" height=\"", N(height), "\" viewBox=\"0 0 ", N(kWidth), " ", N(height),
-      "\" role=\"img\">\n<title>", Escaped(curve.display_name()), "</title>\n",
+      SvgBegin(height, title, style.width),
       "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#222}"
       ".head{font-size:19px;font-weight:600}.sub{font-size:13px;fill:#555}.tick{font-size:12px;fill:#555}"
       ".title{font-size:13px}.note{font-size:11px;fill:#555}.legend{font-size:13px}.dim{fill:#777}.middle{"
@@ -109,14 +109,14 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vect
       ".grid{stroke:#e6e6e6;stroke-width:1}.axis{stroke:#666;stroke-width:1}"
       ".ideal{stroke:#888;stroke-width:1.4;stroke-dasharray:5 4}</style>\n",
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
-  out += Text(kLeft, 38, "head", Cut(curve.display_name(), kTitleColumns, "…"));
+  out += Text(kLeft, 38, "head", Cut(title, kTitleColumns, "…"));
   out += Text(kLeft, 62, "sub", Cut(Subtitle(curve), kSubtitleColumns, "…"));
   bool ideal = false;
   for (size_t i = 0; i < panels.size(); ++i) {
     const size_t row = i / 2, column = i % 2;
     const double x = kLeft + static_cast<double>(column) * (width + kBetween);
     const double y = kTop + static_cast<double>(row) * (kPanelHeight + kPanelBelow);
-    out += CurvePanel({x, y, width, kPanelHeight}, SeriesOf(curve, panels[i]), panels[i]);
+    out += CurvePanel({x, y, width, kPanelHeight}, SeriesOf(curve, panels[i]), panels[i], style.repeats);
     ideal = ideal || panels[i] == Quantity::kSpeedup || panels[i] == Quantity::kEfficiency;
   }
   out += Legend(legend_top, series, ideal);

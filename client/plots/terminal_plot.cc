@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -90,7 +91,8 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
                     unicode ? (label.empty() ? "│" : "┤") : (label.empty() ? "|" : "+"), canvas.Row(row),
                     "\n");
   }
-  std::string axis, numbers(static_cast<size_t>(width + kLabelColumns + 8), ' ');
+  const auto edge = static_cast<size_t>(kLabelColumns + 1 + width);
+  std::string axis, numbers(edge, ' ');
   for (int column = 0; column < width; ++column) {
     const bool tick =
         std::any_of(xs.ticks.begin(), xs.ticks.end(), [&](double t) { return column_of(t) == column; });
@@ -99,7 +101,8 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
   size_t free = 0;
   for (const double tick : xs.ticks) {
     const std::string text = TickText(tick);
-    const size_t at = static_cast<size_t>(kLabelColumns + 1 + column_of(tick)) - (text.size() - 1) / 2;
+    const size_t at = std::min(
+        static_cast<size_t>(kLabelColumns + 1 + column_of(tick)) - (text.size() - 1) / 2, edge - text.size());
     if (at < free) continue;
     numbers.replace(at, text.size(), text);
     free = at + text.size() + 1;
@@ -108,12 +111,15 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
                   absl::StripTrailingAsciiWhitespace(numbers), "\n");
   absl::StrAppend(&out, std::string(static_cast<size_t>(kLabelColumns + width / 2 - 2), ' '), "ranks\n");
   bool any_lost = false;
+  // Output that is not a terminal is never truncated.
+  const int legend_columns = terminal.tty ? terminal.width - 4 : std::numeric_limits<int>::max();
   for (size_t i = 0; i < series.size(); ++i) {
     any_lost = any_lost || !series[i].lost.empty();
     std::string mark(unicode ? kMarks[i % kMarks.size()] : kAsciiMarks[i % kAsciiMarks.size()]);
     if (terminal.color)
       mark = absl::StrCat("\033[", kTerminalColors[i % kTerminalColors.size()], "m", mark, "\033[0m");
-    absl::StrAppend(&out, "  ", mark, " ", Printable(series[i].label), "  (", series[i].baseline, ")\n");
+    const std::string entry = absl::StrCat(Printable(series[i].label), "  (", series[i].baseline, ")");
+    absl::StrAppend(&out, "  ", mark, " ", Cut(entry, legend_columns, unicode ? "…" : "~"), "\n");
   }
   if (quantity == Quantity::kSpeedup) absl::StrAppend(&out, "  ", unicode ? "·" : "'", " ideal\n");
   if (any_lost) absl::StrAppend(&out, "  ", unicode ? "✕" : "!", " no result\n");

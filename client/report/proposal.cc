@@ -1,8 +1,12 @@
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
@@ -23,9 +27,37 @@ struct Price {
   int per_rank = 1;
 };
 
-Price PriceOf(const StudySpec& spec) {
-  if (spec.resources().gpus_per_rank() > 0) return {"GPU-hours", spec.resources().gpus_per_rank()};
-  return {"core-hours", std::max(1, spec.resources().cpus_per_rank())};
+// Returns the value of a key that may be an axis of the study, or equal for all runs.
+int ValueOf(const StudySpec& spec, const CurveSeries& series, const std::string& key, int from_resources) {
+  for (const auto* values : {&series.key(), &spec.fixed()}) {
+    const auto found = values->fields().find(key);
+    if (found != values->fields().end()) return static_cast<int>(found->second.number_value());
+  }
+  return from_resources;
+}
+
+Price PriceOf(const StudySpec& spec, const CurveSeries& series) {
+  const int gpus = ValueOf(spec, series, "gpus_per_rank", spec.resources().gpus_per_rank());
+  if (gpus > 0) return {"GPU-hours", gpus};
+  return {"core-hours",
+          std::max(1, ValueOf(spec, series, "cpus_per_rank", spec.resources().cpus_per_rank()))};
+}
+
+// The prices of all series: the numbers of GPUs or cores of a rank by unit.
+using Prices = std::map<std::string, std::set<int>>;
+
+Prices PricesOf(const StudyResults& results) {
+  Prices prices;
+  for (const CurveSeries& series : results.curve.series()) {
+    const Price price = PriceOf(results.study.spec(), series);
+    prices[price.unit].insert(price.per_rank);
+  }
+  return prices;
+}
+
+// Returns for example "GPU-hours or core-hours".
+std::string UnitsOf(const Prices& prices) {
+  return absl::StrJoin(prices, " or ", [](std::string* out, const auto& price) { *out += price.first; });
 }
 
 // Returns the number of nodes of a run. A node that is used in part counts as one.
@@ -47,18 +79,20 @@ std::string ShareText(const Estimate& e) {
                                      : text;
 }
 
-Section Table(const StudyResults& results, const Price& price) {
+Section Table(const StudyResults& results, const Prices& prices) {
   Section section;
   using In = Column::In;
-  section.columns = {
-      {"series", In::kAll, false, true}, {"ranks", In::kAll, true},
-      {"repeats", In::kAll, true},       {"samples/s", In::kAll, true},
-      {"speedup", In::kAll, true},       {"efficiency", In::kAll, true},
-      {"epoch", In::kAll, true},         {absl::StrCat(price.unit, " per epoch"), In::kAll, true},
-      {"nodes", In::kAll, true},         {"node-hours per epoch", In::kAll, true}};
+  section.columns = {{"series", In::kAll, false, true}, {"ranks", In::kAll, true},
+                     {"repeats", In::kAll, true},       {"samples/s", In::kAll, true},
+                     {"speedup", In::kAll, true},       {"efficiency", In::kAll, true},
+                     {"epoch", In::kAll, true},         {UnitsOf(prices) + " per epoch", In::kAll, true},
+                     {"nodes", In::kAll, true},         {"node-hours per epoch", In::kAll, true}};
   section.empty = "no results yet";
-  section.rows = [&results, price, labels = SeriesLabels(results.curve)](const RowSink& sink) {
+  section.rows = [&results, one_unit = prices.size() == 1,
+                  labels = SeriesLabels(results.curve)](const RowSink& sink) {
     for (int i = 0; i < results.curve.series_size(); ++i) {
+      const Price price = PriceOf(results.study.spec(), results.curve.series(i));
+      const std::string unit = one_unit ? "" : " " + price.unit;
       for (const CurvePoint& point : results.curve.series(i).points()) {
         if (point.n() == 0 && point.asked() == 0) continue;
         // Show a size without results too: if it were missing, readers would think that it was not tried.
@@ -72,7 +106,7 @@ Section Table(const StudyResults& results, const Price& price) {
               point.has_speedup() ? RatioText(point.speedup()) : "-",
               point.has_efficiency() ? ShareText(point.efficiency()) : "-",
               point.has_epoch_seconds() ? Span(seconds) : "-",
-              point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) : "-",
+              point.has_epoch_seconds() ? Short(seconds / 3600 * point.ranks() * price.per_rank) + unit : "-",
               absl::StrCat(nodes), point.has_epoch_seconds() ? Short(seconds / 3600 * nodes) : "-"});
       }
     }
@@ -116,23 +150,28 @@ std::string Sentence(const std::string& label, const CurveSeries& series, double
 
 std::string ScalingProposal(const StudyResults& results, double least_efficiency) {
   const StudySpec& spec = results.study.spec();
-  const Price price = PriceOf(spec);
+  const Prices prices = PricesOf(results);
   const std::vector<std::string> labels = SeriesLabels(results.curve);
   std::string body = ReportHead(results, "Scaling behaviour");
   absl::StrAppend(&body, "<h2>Measured scaling</h2>\n", HtmlPicture(SvgPlot(results.curve)),
-                  HtmlTable(Table(results, price)), "<h2>Efficient sizes</h2>\n<ul>\n");
+                  HtmlTable(Table(results, prices)), "<h2>Efficient sizes</h2>\n<ul>\n");
   for (int i = 0; i < results.curve.series_size(); ++i)
-    body += Sentence(labels[static_cast<size_t>(i)], results.curve.series(i), least_efficiency, price);
+    body += Sentence(labels[static_cast<size_t>(i)], results.curve.series(i), least_efficiency,
+                     PriceOf(spec, results.curve.series(i)));
   absl::StrAppend(&body, "</ul>\n<h2>Method</h2>\n", HtmlTable(SetupFacts(results.study)),
                   "<p>Throughput is the batch of a step over all ranks divided by the median time of a step "
                   "after warm-up. Speedup is "
                   "the throughput divided by that of the base case, efficiency is the speedup divided by the "
-                  "ratio of the ranks. ",
-                  Html(price.unit), " of an epoch are its seconds / 3600 x ranks x ", price.per_rank,
-                  "; its node-hours are its seconds / 3600 x nodes, where each node counts whole. Brackets "
-                  "are 95% confidence intervals over repeats; those of ratios contain the "
-                  "variance of the base case. Runs "
-                  "that failed are not included in the figures.</p>\n");
+                  "ratio of the ranks. ");
+  for (const auto& [unit, per_rank] : prices)
+    absl::StrAppend(&body, unit, " of an epoch are its seconds / 3600 x ranks x ",
+                    absl::StrJoin(per_rank, " or "), "; ");
+  absl::StrAppend(
+      &body,
+      "node-hours of an epoch are its seconds / 3600 x nodes, where each node counts whole. Brackets "
+      "are 95% confidence intervals over repeats; those of ratios contain the "
+      "variance of the base case. Runs "
+      "that failed are not included in the figures.</p>\n");
   const std::string hardware = HardwareTables(results);
   if (!hardware.empty()) absl::StrAppend(&body, "<h2>Hardware and software</h2>\n", hardware);
   return HtmlPage(absl::StrCat(results.study.display_name(), ": scaling"), body);

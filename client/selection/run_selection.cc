@@ -1,20 +1,16 @@
 #include "client/selection/run_selection.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "client/output/text.h"
+#include "client/selection/conditions.h"
 #include "study/values.h"
 
 namespace scalelab::client {
@@ -27,47 +23,33 @@ using scalelab::v1::Run;
 constexpr std::array<absl::string_view, 8> kFields = {"run",   "repeat",  "position", "state",
                                                       "cause", "message", "seconds",  "throughput"};
 
-// A field of a run: its text, and its number if it is one.
-struct Field {
-  std::string text;
-  std::optional<double> number;
-};
-
-Field Number(double value) { return {Exact(value), value}; }
-
-Field FieldOf(const google::protobuf::Value& value) {
-  Field field{ValueText(value), std::nullopt};
-  if (value.has_number_value()) field.number = value.number_value();
-  return field;
-}
-
 std::optional<Field> FieldOf(const Run& run, absl::string_view name) {
   if (name == "run") {
     const std::string number = LastPart(run.name());
     double value = 0;
     return absl::SimpleAtod(number, &value) ? Field{number, value} : Field{number, std::nullopt};
   }
-  if (name == "repeat") return Number(run.repeat());
-  if (name == "position") return Number(run.position());
+  if (name == "repeat") return NumberField(run.repeat());
+  if (name == "position") return NumberField(run.position());
   if (name == "state") return Field{EnumText(Run::State_Name(run.state())), std::nullopt};
   if (name == "cause") return Field{EnumText(Attempt::Cause_Name(run.cause())), std::nullopt};
   if (name == "message") return Field{run.message(), std::nullopt};
   if (name == "seconds") {
     if (!run.has_start_time() || !run.has_finish_time()) return std::nullopt;
-    return Number(Seconds(run.finish_time()) - Seconds(run.start_time()));
+    return NumberField(Seconds(run.finish_time()) - Seconds(run.start_time()));
   }
   if (name == "throughput") {
     const auto it = run.summary().find("run/throughput");
-    return it == run.summary().end() ? std::nullopt : std::optional<Field>(Number(it->second));
+    return it == run.summary().end() ? std::nullopt : std::optional<Field>(NumberField(it->second));
   }
   const auto it = run.key().fields().find(std::string(name));
-  if (it != run.key().fields().end()) return FieldOf(it->second);
+  if (it != run.key().fields().end()) return ValueField(it->second);
   const GridKey key = FindGridKey(name);
   if (CheckKey(key).has_value()) return std::nullopt;
   if (!key.member.empty()) {
     const auto& map = key.parameter->name == "env" ? run.spec().env() : run.spec().params();
     const auto member = map.fields().find(key.member);
-    return member == map.fields().end() ? std::nullopt : std::optional<Field>(FieldOf(member->second));
+    return member == map.fields().end() ? std::nullopt : std::optional<Field>(ValueField(member->second));
   }
   Field field{FieldText(*key.parameter, run.spec()), std::nullopt};
   if (double number = 0; absl::SimpleAtod(field.text, &number)) field.number = number;
@@ -96,42 +78,6 @@ bool IsKnown(const std::string& name, const std::vector<std::string>& names) {
          !CheckKey(FindGridKey(name)).has_value();
 }
 
-struct Condition {
-  std::string field, op, value;
-  double number = 0;  // of <, <=, >, >=
-};
-
-absl::StatusOr<Condition> ParseCondition(absl::string_view text, const std::vector<std::string>& names) {
-  // Try operators of two characters first, so that "<=" is not parsed as "<".
-  for (const absl::string_view op : {"!=", "<=", ">=", "=", "<", ">"}) {
-    const size_t at = text.find(op);
-    if (at == absl::string_view::npos || at == 0) continue;
-    if (text.find_first_of("!<>=") != at) continue;  // this operator is part of the value
-    Condition condition{std::string(absl::StripAsciiWhitespace(text.substr(0, at))), std::string(op),
-                        std::string(absl::StripAsciiWhitespace(text.substr(at + op.size())))};
-    if (!IsKnown(condition.field, names)) return UnknownField("--where", condition.field, names);
-    if ((op[0] == '<' || op[0] == '>') && !absl::SimpleAtod(condition.value, &condition.number))
-      return absl::InvalidArgumentError(absl::StrCat("--where: '", condition.value, "' in '", text,
-                                                     "' is no number; ", op, " compares numbers"));
-    return condition;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--where: '", text, "' is no condition; write for example engine=native/* and ranks>=4"));
-}
-
-bool Holds(const Condition& condition, const Run& run) {
-  const std::optional<Field> field = FieldOf(run, condition.field);
-  if (condition.op == "=" || condition.op == "!=") {
-    const bool equal = field.has_value() && fnmatch(condition.value.c_str(), field->text.c_str(), 0) == 0;
-    return equal == (condition.op == "=");
-  }
-  if (!field.has_value() || !field->number.has_value()) return false;
-  if (condition.op == "<") return *field->number < condition.number;
-  if (condition.op == "<=") return *field->number <= condition.number;
-  if (condition.op == ">") return *field->number > condition.number;
-  return *field->number >= condition.number;
-}
-
 // Runs without the field come last. Numbers sort before texts.
 using SortKey = std::pair<int, std::pair<double, std::string>>;
 SortKey KeyOf(const Run& run, const std::string& name, bool descending) {
@@ -145,22 +91,17 @@ SortKey KeyOf(const Run& run, const std::string& name, bool descending) {
 
 absl::Status SelectRuns(const RunSelection& selection, RepeatedPtrField<Run>& runs) {
   const std::vector<std::string> names = FieldNames(runs);
-  std::vector<Condition> conditions;
-  for (const std::string& text : selection.where) {
-    for (const absl::string_view part : absl::StrSplit(text, " and ")) {
-      auto condition = ParseCondition(absl::StripAsciiWhitespace(part), names);
-      if (!condition.ok()) return condition.status();
-      conditions.push_back(*std::move(condition));
-    }
-  }
+  const auto conditions = ParseConditions(selection.where, [&names](const std::string& name) {
+    return IsKnown(name, names) ? absl::OkStatus() : UnknownField("--where", name, names);
+  });
+  if (!conditions.ok()) return conditions.status();
   const bool descending = !selection.sort.empty() && selection.sort[0] == '-';
   const std::string sort = selection.sort.substr(descending ? 1 : 0);
   if (!sort.empty() && !IsKnown(sort, names)) return UnknownField("--sort", sort, names);
 
   std::vector<std::pair<SortKey, int>> kept;
   for (int i = 0; i < runs.size(); ++i) {
-    const bool wanted = std::all_of(conditions.begin(), conditions.end(),
-                                    [&](const Condition& condition) { return Holds(condition, runs[i]); });
+    const bool wanted = Fulfils(*conditions, [&](const std::string& name) { return FieldOf(runs[i], name); });
     if (wanted) kept.emplace_back(sort.empty() ? SortKey{0, {i, ""}} : KeyOf(runs[i], sort, descending), i);
   }
   std::stable_sort(kept.begin(), kept.end(), [&](const auto& a, const auto& b) {

@@ -88,23 +88,25 @@ absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector) {
   return Several(selector, RunName);
 }
 
-absl::StatusOr<ListStudiesResponse> ListAllStudies(Connection& server) {
+absl::StatusOr<ListStudiesResponse> ListAllStudies(Connection& server, int limit) {
   ListStudiesResponse all;
   ListStudiesRequest request;
-  request.set_page_size(1000);
+  request.set_page_size(limit > 0 ? std::min(limit, 1000) : 1000);
   do {
     auto page = server.Call(server.studies(), &StudyService::Stub::ListStudies, request);
     if (!page.ok()) return page.status();
     for (Study& study : *page->mutable_studies()) all.mutable_studies()->Add(std::move(study));
     request.set_page_token(page->next_page_token());
-  } while (!request.page_token().empty());
+  } while (!request.page_token().empty() && (limit == 0 || all.studies_size() < limit));
+  if (limit > 0 && all.studies_size() > limit)
+    all.mutable_studies()->DeleteSubrange(limit, all.studies_size() - limit);
   return all;
 }
 
-absl::StatusOr<std::vector<Study>> FindStudies(Connection& server, absl::string_view selector) {
+absl::StatusOr<std::vector<Study>> FindStudies(Connection& server, absl::string_view selector, int limit) {
   std::vector<Study> studies;
   if (selector == "all") {
-    auto all = ListAllStudies(server);
+    auto all = ListAllStudies(server, limit);
     if (!all.ok()) return all.status();
     for (Study& study : *all->mutable_studies()) studies.push_back(std::move(study));
     return studies;

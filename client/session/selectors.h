@@ -25,10 +25,11 @@ absl::StatusOr<std::string> RunName(absl::string_view selector);
 absl::StatusOr<std::vector<std::string>> StudyNames(absl::string_view selector);
 absl::StatusOr<std::vector<std::string>> RunNames(absl::string_view selector);
 
-// Returns all studies, newest first, from all pages.
-absl::StatusOr<scalelab::v1::ListStudiesResponse> ListAllStudies(Connection& server);
+// Returns the newest `limit` studies, newest first. 0: all, from all pages.
+absl::StatusOr<scalelab::v1::ListStudiesResponse> ListAllStudies(Connection& server, int limit = 0);
 // Returns the studies that `selector` means, including "all" and "last". Looks each one up; NOT_FOUND names
-// the first that does not exist.
-absl::StatusOr<std::vector<scalelab::v1::Study>> FindStudies(Connection& server, absl::string_view selector);
+// the first that does not exist. `limit` is for "all", as in ListAllStudies.
+absl::StatusOr<std::vector<scalelab::v1::Study>> FindStudies(Connection& server, absl::string_view selector,
+                                                             int limit = 0);
 
 }  // namespace scalelab::client

@@ -42,6 +42,7 @@ struct Io {
   Terminal err_terminal;
   std::function<absl::Time()> now = absl::Now;  // reference for ages and remaining times
   std::istream& in = std::cin;                  // answers to questions
+  bool in_tty = true;                           // `in` is a terminal
 };
 
 class Session {

@@ -26,8 +26,6 @@ using scalelab::v1::Study;
 using scalelab::v1::WatchStudyRequest;
 using scalelab::v1::WatchStudyResponse;
 
-constexpr absl::Duration kPatience = absl::Minutes(1);
-
 std::string CsvRow(const Study& study) {
   const RunCounts& c = study.counts();
   return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",",
@@ -65,7 +63,7 @@ class Batches {
 
 absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
                                   const std::function<void(const WatchStudyResponse&)>& on_look,
-                                  const std::function<void()>& on_lost) {
+                                  const std::function<void()>& on_lost, absl::Duration patience) {
   const absl::Duration limit = session.options().timeout.value_or(absl::InfiniteDuration());
   const absl::Time deadline = absl::Now() + limit;
   auto server = session.Server();
@@ -75,16 +73,14 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   WatchStudyRequest request;
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
-  absl::Time heard = absl::Now();
-  bool notified = false;  // whether a message about the lost connection was printed
+  std::optional<absl::Time> lost;  // when the connection was lost; empty while messages arrive
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
     WatchStudyResponse look;
     while (reader->Read(&look)) {
       last = look;
-      heard = absl::Now();
-      notified = false;
+      lost.reset();
       pause = absl::Milliseconds(50);
       request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
@@ -92,20 +88,20 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
     }
     const grpc::Status status = reader->Finish();
     if (last && IsOver(*last)) return last->study();
-    const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
+    const bool retry = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::DeadlineExceededError(absl::StrCat(last ? ProgressLine(*last) : name, "; not over after ",
                                                       absl::FormatDuration(limit), "; the study continues"));
     }
-    if (!lost || absl::Now() - heard > kPatience) return connection.Explain(status);
-    if (!notified) {
+    if (!retry || (lost && absl::Now() - *lost > patience)) return connection.Explain(status);
+    if (!lost) {
+      lost = absl::Now();
       session.Say(
           absl::StrCat("lost the connection to ", connection.address().text, "; waiting for the server"));
       if (on_lost) on_lost();
-      notified = true;
     }
     absl::SleepFor(pause);
-    if (!connection.WaitForServer(std::min(deadline, heard + kPatience)) && absl::Now() < deadline) {
+    if (!connection.WaitForServer(std::min(deadline, *lost + patience)) && absl::Now() < deadline) {
       return connection.Explain(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
     }
   }

@@ -11,13 +11,13 @@
 namespace scalelab::client {
 
 // Calls `on_look` for each message from the server, and returns the study when it is final, or paused without a
-// running attempt. When the connection is lost,
-// prints a message and then calls `on_lost`, if set. Returns DEADLINE_EXCEEDED if the session's --timeout
-// expires first, and UNAVAILABLE if the server cannot be reached for a minute after it was connected.
+// running attempt. When the connection is lost, prints a message and then calls `on_lost`, if set. Returns
+// DEADLINE_EXCEEDED if the session's --timeout expires first, and UNAVAILABLE if the server cannot be reached
+// for `patience` after the connection was lost.
 absl::StatusOr<scalelab::v1::Study> FollowStudy(
     Session& session, const std::string& name,
     const std::function<void(const scalelab::v1::WatchStudyResponse&)>& on_look,
-    const std::function<void()>& on_lost = nullptr);
+    const std::function<void()>& on_lost = nullptr, absl::Duration patience = absl::Minutes(1));
 
 // Shows progress on `out` until the study is final or paused. If `terminal` is a terminal and the output format is
 // table or wide, progress is redrawn in place. Otherwise prints one line at each change of the counts: text

@@ -282,18 +282,22 @@ class StudyReader {
   }
 
   void ReadStruct(const YamlNode& node, Position at, const std::string& path, Struct* out) {
+    std::unordered_map<std::string, int> lines;
+    const auto read = [&](const YamlEntry& entry, const std::string& name) {
+      const auto [first, fresh] = lines.emplace(name, entry.at.line);
+      if (!fresh)
+        return Add(entry.at, Path(path, name),
+                   absl::StrCat("duplicate key ", Quote(name), " (first on line ", first->second, ")"));
+      (*out->mutable_fields())[name] = ReadValue(*entry.value, name);
+    };
     for (const YamlEntry* entry : Entries(node, at, path, path)) {
       if (!IsOwnMap(entry->key)) {
-        (*out->mutable_fields())[entry->key] = ReadValue(*entry->value, entry->key);
+        read(*entry, entry->key);
         continue;
       }
       // Read params: {dropout: 0.1} like params.dropout: 0.1.
-      for (const YamlEntry* own : Entries(*entry->value, entry->at, Path(path, entry->key), entry->key)) {
-        const std::string name = Path(entry->key, own->key);
-        if (out->fields().contains(name))
-          Add(own->at, Path(path, name), absl::StrCat("duplicate key ", Quote(name)));
-        (*out->mutable_fields())[name] = ReadValue(*own->value, name);
-      }
+      for (const YamlEntry* own : Entries(*entry->value, entry->at, Path(path, entry->key), entry->key))
+        read(*own, Path(entry->key, own->key));
     }
   }
 

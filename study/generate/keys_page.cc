@@ -1,4 +1,8 @@
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "catalog/run_parameters.h"
 #include "study/generate/generated_files.h"
@@ -42,11 +46,17 @@ std::string KeysPage() {
       "# Keys of a study\n\n"
       "`fixed`, `matrix`, `zip`, `exclude` and `baseline` of a study file name these keys. `scalelab study "
       "keys` prints the\n"
-      "same table. An engine ignores a key that it does not read; the adapters of other frameworks refuse\n"
-      "`accumulation_steps`, `last_batch`, `cuda_graph`, `all_reduce` and `checkpoint_every_steps` that they "
-      "do "
-      "not read, unless\n"
-      "they have their default, because ignoring them would measure something else.\n\n";
+      "same table. An engine ignores a key that it does not read. The adapters of other frameworks refuse "
+      "the "
+      "following keys\n"
+      "that they do not read, unless they have their default, because ignoring them would measure something "
+      "else:\n";
+  std::vector<std::string> refused;
+  for (const RunParameter& parameter : RunParameters()) {
+    if (parameter.study_key && IsNativeOnly(parameter))
+      refused.push_back(absl::StrCat("`", parameter.name, "`"));
+  }
+  absl::StrAppend(&out, absl::StrJoin(refused, ",\n"), ".\n\n");
   AppendTable(true, &out);
   absl::StrAppend(&out,
                   "\n## Parameters that other sections decide\n\n"

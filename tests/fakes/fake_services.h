@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -58,10 +59,11 @@ class FakeServices {
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;
   std::vector<v1::ReadRunLogResponse> log;
-  std::function<void()> on_get_run;  // called before each answer of GetRun
-  int page_size = 2;                 // of lists, regardless of the request
-  std::string token;                 // if set, callers must present it
-  absl::Status error;                // if set, every call fails with it
+  std::map<int, std::vector<v1::ReadRunLogResponse>> log_of;  // by attempt; the others have `log`
+  std::function<void()> on_get_run;                           // called before each answer of GetRun
+  int page_size = 2;                                          // of lists, regardless of the request
+  std::string token;                                          // if set, callers must present it
+  absl::Status error;                                         // if set, every call fails with it
   int lost_answers = 0;    // number of CreateStudy calls that are carried out but answered UNAVAILABLE
   int broken_watches = 0;  // number of WatchStudy calls that break after their first message
 
@@ -280,7 +282,8 @@ class FakeServices {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.logs_asked.push_back(*request);
       int64_t skip = request->offset();
-      for (v1::ReadRunLogResponse piece : f.log) {
+      const auto own = f.log_of.find(request->attempt());
+      for (v1::ReadRunLogResponse piece : own == f.log_of.end() ? f.log : own->second) {
         const bool other =
             piece.stream() != 0 && request->stream() != 0 && piece.stream() != request->stream();
         if (other) continue;

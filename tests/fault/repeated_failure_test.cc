@@ -67,6 +67,14 @@ TEST(RepeatedFailure, FailedRunsOfAStudyThatIsOverAreRetried) {
   const Output nothing = service.Run({"run", "retry", "99"});
   EXPECT_NE(nothing.code, 0);
   WriteFile(gate, "");
+  const std::string run = service.Json({"run", "list", study})["runs"][0]["name"];
+  const Output one = service.Run({"run", "retry", run});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(service.WaitFor(study, 60), 5) << "the other run has still failed";
+  const auto retried = service.Json({"run", "show", run})["run"];
+  EXPECT_EQ(retried["state"], "SUCCEEDED");
+  EXPECT_EQ(retried["attempts"].size(), 2u);
+  EXPECT_NE(service.Run({"run", "retry", run}).code, 0) << "it has succeeded";
   EXPECT_EQ(service.Run({"study", "retry", study, "--failed"}).code, 0);
   EXPECT_EQ(service.WaitFor(study, 60), 0) << service.Run({"run", "list", study}).out;
   const Output again = service.Run({"study", "retry", study, "--failed"});

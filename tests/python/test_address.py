@@ -2,10 +2,11 @@
 import os
 import time
 import unittest
+from unittest import mock
 
 import fixture
 import scalelab
-from scalelab import address
+from scalelab import address, session_token
 
 
 class ResolveTest(fixture.InDirectory):
@@ -93,6 +94,22 @@ class TcpTest(fixture.InDirectory):
         session.chmod(0o600)
         with scalelab.Client(service.tcp) as client:
             self.assertEqual(client.studies(), [])
+
+    def test_a_session_is_renewed_before_it_expires_and_when_it_is_refused(self):
+        service, _, token = self.service_of()
+        service.run("login", service.tcp, "--yes")
+        later = time.time() + 600
+        good, refused = session_token.SessionToken(token, later), session_token.SessionToken("refused", later)
+        with mock.patch.object(session_token, "create") as create, scalelab.Client(service.tcp) as client:
+            create.return_value = session_token.SessionToken(token, time.time() + 10)
+            self.assertEqual(client.studies(), [])
+            create.side_effect = [refused, good]
+            self.assertEqual(client.studies(), [])
+            for read in (lambda: list(client.points(4711)), lambda: list(client.watch("nothing"))):
+                client._connection._session = refused
+                create.side_effect = [good]
+                with self.assertRaisesRegex(scalelab.ScalelabError, "there is no (study|run)"):
+                    read()
 
     @unittest.skipUnless(fixture.MUNGED.exists(), "needs munged, which deploy/setup --slurm installs")
     def test_a_session_for_a_munge_credential(self):

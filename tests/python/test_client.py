@@ -5,10 +5,14 @@ import os
 import threading
 import time
 import unittest
+from unittest import mock
+
+import pandas
+from scalelab.v1 import result_pb2, run_pb2
 
 import fixture
 import scalelab
-from scalelab import plots, study_spec
+from scalelab import connection, frames, plots, study_spec
 
 FILE = """
 study: every-section
@@ -195,10 +199,19 @@ class ClientTest(fixture.InDirectory):
         self.assertEqual(dict(spec.fixed), {"params.dropout": 0.1, "env.LEVEL": "1", "env.ON": "true"})
         self.assertEqual([axis.key for axis in spec.matrix], ["params.width", "ranks"])
 
+    def test_no_notification_and_options_without_a_value_are_accepted(self):
+        spec = study_spec.to_spec({"study": "a", "notify": "none", "slurm": {"sbatch_options": {"contiguous": None}}}, "/")
+        self.assertFalse(spec.HasField("notify"))
+        self.assertEqual(dict(spec.slurm.sbatch_options), {"contiguous": ""})
+
     def test_mistakes_name_the_key_and_the_value(self):
         for study, message in [
             ({"study": "a", "fixd": {}}, r"^fixd: unknown key 'fixd'; known: .*fixed"),
             ({"study": "a", "matrix": {"ranks": 2}}, r"^matrix.ranks: must be a list, not 2; put one value for all cells under fixed"),
+            ({"study": "a", "fixed": {"params": {"dropout": 0.1}, "params.dropout": 0.5}},
+             r"^fixed.params.dropout: duplicate key 'params.dropout'; keep one"),
+            ({"study": "a", "exclude": [{"params.dropout": 0.5, "params": {"dropout": 0.1}}]},
+             r"^exclude\[0\].params.dropout: duplicate key 'params.dropout'; keep one"),
             ({"study": "a", "repeats": "2"}, r"^repeats: must be a number, not '2'"),
             ({"study": "a", "repeats": 1.5}, r"^repeats: must be a whole number, not 1.5"),
             ({"study": "a", "order": "random"}, r"^order: 'random' is none of randomized, listed"),
@@ -280,6 +293,18 @@ class WatchTest(fixture.InDirectory):
         progress = next(look for look in looks if look.running).running[0]
         self.assertEqual((progress.key, progress.repeat, progress.attempt), ({"ranks": 1}, 0, 1))
 
+    def test_watching_survives_a_restart_of_the_server_after_a_quiet_time(self):
+        looks, now = [], [time.monotonic()]
+        with mock.patch.object(connection, "time", mock.Mock(monotonic=lambda: now[0], sleep=time.sleep)):
+            for look in self.client.watch(self.study):
+                looks.append(look)
+                now[0] += 100  # more than the time for which the client waits for a server
+                if look.running and self.hold.exists():
+                    self.service.stop()
+                    self.service.start()
+                    self.hold.unlink()
+        self.assertEqual(looks[-1].study.state, "SUCCEEDED")
+
     def test_waiting_ends_at_its_timeout_and_the_study_continues(self):
         with self.assertRaises(scalelab.ScalelabError) as raised:
             self.client.wait(self.study, timeout=0.3)
@@ -287,6 +312,40 @@ class WatchTest(fixture.InDirectory):
         self.assertFalse(self.client.study(self.study).is_final)
         self.client.cancel(self.study)
         self.assertEqual(self.client.wait(self.study, timeout=fixture.WITHIN).state, "CANCELLED")
+
+
+class FrameTest(unittest.TestCase):
+    def tearDown(self):
+        plots.pyplot.close("all")
+
+    def test_frames_without_rows_or_times_have_the_types_of_others(self):
+        for runs in (frames.runs([run_pb2.Run(name="studies/1/runs/1")]), frames.runs([])):
+            self.assertEqual([str(runs[name].dt.tz) for name in ("start_time", "finish_time")], ["UTC", "UTC"])
+            self.assertEqual(runs["ranks"].dtype.kind, "i")
+        self.assertEqual([frames.points([])[name].dtype.kind for name in ("rank", "step", "time", "value")], ["i", "i", "f", "f"])
+        self.assertEqual(frames.curve(result_pb2.GetCurveResponse())["speedup_low"].dtype.kind, "f")
+
+    def test_each_series_has_the_ideal_line_of_its_baseline(self):
+        frame = pandas.DataFrame({"engine": ["a", "a", "b", "b"], "ranks": [1, 2, 2, 4], "speedup": [1, 1.8, 1, 1.9],
+                                  "speedup_low": math.nan, "speedup_high": math.nan, "baseline_ranks": [1, 1, 2, 2], "fingerprint": "",
+                                  "series_notes": ""})
+        lines = plots.curve(frame, "speedup", "title", None).lines
+        ideal = {tuple(line.get_ydata()) for line in lines if line.get_linestyle() == "--"}
+        self.assertEqual(ideal, {(1, 2, 4), (0.5, 1, 2)})
+
+    def test_the_mean_of_ranks_with_different_steps_is_interpolated(self):
+        points = pandas.DataFrame({"run": "studies/1/runs/1", "rank": [0, 0, 0, 1, 1, 1], "step": [0, 2, 4, 0, 3, 4],
+                                   "value": [0.0, 2, 4, 10, 13, 14]})
+        runs = pandas.DataFrame({"run": ["studies/1/runs/1"], "ranks": [2], "repeat": [0], "position": [0]})
+        (line,) = plots.metric(points, runs, "train/loss", None).lines
+        self.assertEqual((list(line.get_xdata()), list(line.get_ydata())), ([0, 2, 3, 4], [5, 7, 8, 9]))
+
+    def test_a_plot_shows_the_study_that_a_name_means_at_first(self):
+        client = mock.Mock()
+        with mock.patch.object(plots, "metric"):
+            scalelab.Client.plot_metric(client, "last")
+        client.runs.assert_called_once_with(client.study.return_value)
+        self.assertIs(client.metrics.call_args.args[0], client.study.return_value)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,11 @@ class EventsTest(fixture.InDirectory):
             self.assertEqual({key: self.lines()[-1][key] for key in ("event", "message", "kind")},
                              {"event": "error", "message": message, "kind": kind})
 
+    def test_an_error_with_bytes_that_are_not_utf_8_is_valid_json(self):
+        run = self.run_of()
+        run.error("no such file: data\udcff")
+        self.assertEqual(self.lines()[-1]["message"], "no such file: data?")
+
     def test_exit_status_0_is_a_success(self):
         with self.assertRaises(SystemExit), self.run_of():
             sys.exit()

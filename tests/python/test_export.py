@@ -8,11 +8,13 @@ import struct
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import pandas
 
 import fixture
 import scalelab
+from scalelab import export
 
 
 class ExportTest(fixture.InDirectory):
@@ -95,10 +97,12 @@ class ExportTest(fixture.InDirectory):
         subprocess.run([sys.executable, "-m", "scalelab", "export", self.study, "--format", form, "-o", str(self.dir / form), "--server",
                         self.service.address], check=True, capture_output=True, timeout=fixture.WITHIN)
 
-    def test_the_command_line_names_the_python_client_for_its_formats(self):
-        for form in ("parquet", "tensorboard"):
-            with self.assertRaisesRegex(AssertionError, rf"python3 -m scalelab export {self.study} --format {form} -o"):
-                self.export(form)
+    def test_the_command_line_runs_the_python_client_for_its_formats(self):
+        self.assertTrue(list(self.export("tensorboard").glob("run-*/events.out.tfevents.scalelab")))
+        with mock.patch.dict(os.environ, PYTHONPATH=""):
+            for form in ("parquet", "tensorboard"):
+                with self.assertRaisesRegex(AssertionError, rf"python3 -m scalelab export {self.study} --format {form} -o"):
+                    self.export(form)
 
     def test_a_directory_that_cannot_be_written_is_named(self):
         path = self.write("file", "")
@@ -116,6 +120,15 @@ class ExportTest(fixture.InDirectory):
             first, second = (self.service.json("study", "show", study)["study"]["spec"] for study in (name, again))
             self.assertEqual(second, first)
             self.assertEqual(self.service.json("study", "get", name), first)
+
+
+class NameTest(fixture.InDirectory):
+    def test_all_files_have_the_study_that_a_name_means_at_first(self):
+        client = mock.Mock()
+        client.study_points.return_value = []
+        export.export(client, "last", "tensorboard", self.dir / "out")
+        client.study.assert_called_once_with("last")
+        self.assertIs(client.study_points.call_args.args[0], client.study.return_value)
 
 
 class MissingPointsTest(fixture.InDirectory):

@@ -28,7 +28,7 @@ Section Table(const ListAuditEntriesResponse& list) {
                    {"target", Column::In::kAll, false, true},
                    {"result"},
                    {"count", Column::In::kAll, true, false, 4},
-                   {"detail", Column::In::kAll, false, true, 1}};
+                   {"detail", Column::In::kAll, false, true, 1, true}};
   table.empty = "no entries";
   table.rows = [&list](const RowSink& sink) {
     for (const auto& e : list.entries()) {

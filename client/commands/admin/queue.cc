@@ -24,7 +24,7 @@ Section QueueTable(const ListQueueResponse& response) {
                      {"owner_usage", In::kCsv},
                      {"queued runs", In::kTables, true},
                      {"queued_runs", In::kCsv},
-                     {"why", In::kTables, false, true},
+                     {"why", In::kTables, false, true, 0, true},
                      {"reason", In::kCsv}};
   section.empty = "no study waits for an allocation";
   section.rows = [&response](const RowSink& sink) {

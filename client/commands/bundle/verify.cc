@@ -18,6 +18,8 @@ google::protobuf::Struct VerdictMessage(const BundleReader& bundle, const Figure
   auto& differences = *fields["differences"].mutable_list_value();
   for (const std::string& difference : check.differences)
     differences.add_values()->set_string_value(difference);
+  auto& not_compared = *fields["not_compared"].mutable_list_value();
+  for (const std::string& figure : check.not_compared) not_compared.add_values()->set_string_value(figure);
   return message;
 }
 
@@ -39,6 +41,7 @@ absl::StatusOr<ExitCode> ExecuteVerify(const std::string& file, Session& session
                           equal ? Tone::kGood : Tone::kBad)});
     for (const std::string& difference : check->differences)
       sink({"difference", Cell(difference, Tone::kBad)});
+    for (const std::string& figure : check->not_compared) sink({"not compared", figure});
   };
   if (const absl::Status status = session.Print({VerdictMessage(*bundle, *check), {std::move(facts)}});
       !status.ok())

@@ -31,7 +31,7 @@ struct Line {
 bool ParseLine(absl::string_view text, Line& line) {
   const auto json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string() || !json.contains("value") ||
-      !json["value"].is_number() || json.value("unit", "") != "us")
+      !json["value"].is_number() || !json.contains("unit") || json["unit"] != "us")
     return false;
   const std::string name = json["name"];
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');

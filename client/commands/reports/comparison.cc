@@ -164,10 +164,10 @@ absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, S
   const auto joined = ReadJoined(*comparison, **server);
   if (!joined.ok()) return joined.status();
   const auto picture = [&] {
-    if (!options.panels.empty()) return SvgPlot(*joined, options.panels);
+    if (!options.panels.empty()) return SvgPlot(*joined, options.panels, options.figure.style);
     std::vector<Quantity> panels = {Quantity::kThroughput};
     if (MainQuantity(*joined) == Quantity::kSpeedup) panels.push_back(Quantity::kSpeedup);
-    return SvgPlot(*joined, panels);
+    return SvgPlot(*joined, panels, options.figure.style);
   };
   const auto table = [&] { return StudyDifferences(*comparison); };
   if (options.figure.wanted()) {

@@ -1,4 +1,6 @@
 // `scalelab curve STUDY`: shows scaling curves as a table and a terminal plot, and writes them as figures.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "client/commands/analysis_tables.h"
 #include "client/commands/curve_table.h"
@@ -11,6 +13,7 @@
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
+#include "client/selection/curve_selection.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -20,12 +23,15 @@ using scalelab::v1::GetCurveRequest;
 using scalelab::v1::GetCurveResponse;
 using scalelab::v1::ResultService;
 
+constexpr size_t kMostRows = 50;  // of a table on a terminal
+
 struct CurveOptions {
   std::vector<std::string> studies;
   std::string compare;            // axis whose values to compare
   std::vector<std::string> with;  // other studies
   std::string equivalent;
   bool factors = false;
+  std::vector<std::string> where;  // conditions on points
   FigureTarget figure;
   std::vector<std::string> panels;
   std::string svg;
@@ -35,11 +41,11 @@ struct CurveOptions {
 
 // Compares the values of an axis, instead of showing the curve.
 absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) {
-  if (options.figure.wanted() || !options.svg.empty() || !options.panels.empty() || options.plot)
+  if (options.figure.wanted() || options.figure.styled() || !options.svg.empty() || !options.panels.empty() ||
+      options.plot)
     return absl::InvalidArgumentError(
-        "--compare prints a table and has no figure: leave out --file, --format, --svg, --panels and --plot, "
-        "or use "
-        "-o csv");
+        "--compare prints a table and has no figure: leave out --file, --format, --svg, --panels, --title, "
+        "--width, --no-n and --plot, or use -o csv");
   std::vector<std::string> studies = options.studies;
   studies.insert(studies.end(), options.with.begin(), options.with.end());
   const auto comparison = ReadComparison(options.compare, studies, options.equivalent, session);
@@ -58,9 +64,11 @@ absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::ve
   std::string comment = absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
                                      "): means with 95% intervals over repeats");
   for (const std::string& note : CurveNotes(curve)) absl::StrAppend(&comment, "\nnote: ", note);
-  const FigureContent content = {[&] { return SvgPlot(curve, panels); },
-                                 [&] { return factors ? FactorTable(curve) : FigureTable(curve, panels); },
-                                 [&] { return factors ? FactorTable(curve) : CurveTable(curve); }, comment};
+  const PictureStyle& style = target.style;
+  const FigureContent content = {
+      [&] { return SvgPlot(curve, panels, style); },
+      [&] { return factors ? FactorTable(curve, style.repeats) : FigureTable(curve, panels, style.repeats); },
+      [&] { return factors ? FactorTable(curve) : CurveTable(curve); }, comment};
   if (const absl::Status status = WriteFigure(content, target, session); !status.ok()) return status;
   return ExitCode::kOk;
 }
@@ -72,7 +80,10 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   if (!panels->empty() && !options.figure.wanted() && options.svg.empty())
     return absl::InvalidArgumentError(
         "--panels chooses what a figure shows; add --file, for example --file curve.pdf");
+  if (const absl::Status status = CheckStyle(options.figure, options.svg); !status.ok()) return status;
   if (options.studies.size() > 1) {
+    if (!options.where.empty())
+      return absl::InvalidArgumentError("--where selects points of one study; name one only");
     if (options.factors) return absl::InvalidArgumentError("--factors explains one study; name one only");
     return CompareWholeStudies(
         {options.studies, "", *panels, options.figure, options.svg, options.plot, options.no_plot}, session);
@@ -84,15 +95,19 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   GetCurveRequest request;
   request.set_study(*name);
   request.set_factors(options.factors);
-  const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
+  auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
+  if (const absl::Status status = SelectPoints(options.where, *curve); !status.ok()) return status;
 
   if (panels->empty()) *panels = UsualPanels(*curve);
   if (options.figure.wanted()) return WriteCurve(*curve, *panels, options.factors, options.figure, session);
-  const absl::Status printed =
-      options.factors ? session.Print({*curve, {FactorTable(*curve), Facts(FactorFacts(*curve))}})
-                      : session.Print({*curve, {CurveTable(*curve), CurveFacts(*curve)}});
-  if (!printed.ok()) return printed;
+  Section table = options.factors ? FactorTable(*curve) : CurveTable(*curve);
+  table.most_rows = kMostRows;
+  table.more_rows = "--where selects rows, ";
+  if (!options.where.empty()) table.empty = "no such points";
+  Section facts = options.factors ? Facts(FactorFacts(*curve)) : CurveFacts(*curve);
+  if (const absl::Status status = session.Print({*curve, {std::move(table), std::move(facts)}}); !status.ok())
+    return status;
   const Terminal& terminal = session.io().out_terminal;
   if (session.tables() && !options.factors && !options.no_plot && (terminal.tty || options.plot)) {
     const std::string plot = TerminalPlot(*curve, terminal);
@@ -100,7 +115,8 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
     if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
   }
   if (!options.svg.empty()) {
-    if (const absl::Status status = ReplaceFile(options.svg, SvgPlot(*curve, *panels)); !status.ok())
+    if (const absl::Status status = ReplaceFile(options.svg, SvgPlot(*curve, *panels, options.figure.style));
+        !status.ok())
       return status;
     session.Say(absl::StrCat("wrote ", options.svg));
   }
@@ -116,7 +132,7 @@ void AddCurve(CLI::App& app, Action& chosen) {
       ->add_option("STUDIES", options->studies, "Number, name, or last; several are compared with each other")
       ->required();
   AddFigureOptions(*command, options->figure);
-  AddPanels(*command, options->panels);
+  AddPanels(*command, options->panels, options->figure.style);
   command->add_option("--svg", options->svg, "Also write the curves to this SVG file")->check(IsSvgFile());
   auto* factors = command->add_flag("--factors", options->factors,
                                     "Show why it stops scaling: load balance, communication, slowest rank, "
@@ -125,6 +141,12 @@ void AddCurve(CLI::App& app, Action& chosen) {
       "--compare", options->compare,
       "Compare the values of this axis, for example engine, in place of showing the curve");
   compare->excludes(factors);
+  command
+      ->add_option("--where", options->where,
+                   "Only points that fulfil conditions on axes, for example 'engine=native/* and ranks>=4'; "
+                   "may be repeated")
+      ->allow_extra_args(false)
+      ->excludes(compare);
   command
       ->add_option("--with", options->with, "Other studies on the same hardware and software to compare with")
       ->needs(compare);

@@ -15,6 +15,10 @@ void AddFigureOptions(CLI::App& command, FigureTarget& target) {
                   "svg, pdf, png, latex or csv; by default that of the file's name. To standard output "
                   "without --file")
       ->check(CLI::IsMember({"svg", "pdf", "png", "latex", "csv"}));
+  command.add_option("--title", target.style.title,
+                     "Title of the picture, in place of the name of the study");
+  command.add_option("--width", target.style.width, "Width of the picture in pixels; 980 if not given")
+      ->check(CLI::Range(100, 10'000));
 }
 
 CLI::Validator IsSvgFile() {
@@ -28,12 +32,21 @@ CLI::Validator IsSvgFile() {
       "");
 }
 
-void AddPanels(CLI::App& command, std::vector<std::string>& panels) {
+void AddPanels(CLI::App& command, std::vector<std::string>& panels, PictureStyle& style) {
   command
       .add_option(
           "--panels", panels,
           absl::StrCat("What the picture or LaTeX table shows: ", absl::StrJoin(kQuantityNames, ", ")))
       ->delimiter(',');
+  command.add_flag_callback(
+      "--no-n", [&style] { style.repeats = false; },
+      "Leave the numbers of repeats out of the picture or LaTeX table");
+}
+
+absl::Status CheckStyle(const FigureTarget& target, const std::string& svg) {
+  if (!target.styled() || target.wanted() || !svg.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--title, --width and --no-n choose how a figure looks; add --file, for example --file curve.pdf");
 }
 
 }  // namespace scalelab::client

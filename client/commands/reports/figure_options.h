@@ -6,17 +6,21 @@
 
 #include "CLI/App.hpp"
 #include "CLI/Validators.hpp"
+#include "absl/status/status.h"
 #include "client/figures/curve_figure.h"
 #include "client/figures/figure.h"
 
 namespace scalelab::client {
 
-// Adds --file and --format.
+// Adds --file, --format, --title and --width.
 void AddFigureOptions(CLI::App& command, FigureTarget& target);
 // Returns a validator that refuses file names without the suffix .svg, such as "curve.pdf" and "-". Users
 // must use --file and --format for them.
 CLI::Validator IsSvgFile();
-// Adds --panels.
-void AddPanels(CLI::App& command, std::vector<std::string>& panels);
+// Adds --panels and --no-n.
+void AddPanels(CLI::App& command, std::vector<std::string>& panels, PictureStyle& style);
+// Returns INVALID_ARGUMENT if there are options for the look of a figure, but the command writes neither the figure nor
+// the SVG file, whose name may be empty.
+absl::Status CheckStyle(const FigureTarget& target, const std::string& svg);
 
 }  // namespace scalelab::client

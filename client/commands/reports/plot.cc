@@ -71,6 +71,7 @@ absl::StatusOr<ExitCode> DrawPlot(const PlotOptions& options, Session& session) 
   if (session.options().output == OutputFormat::kJson)
     return absl::InvalidArgumentError(
         "-o json: `plot` has no JSON; use -o csv, or `run metrics RUN -o json`");
+  if (const absl::Status status = CheckStyle(options.figure, options.svg); !status.ok()) return status;
   const auto plot = ReadPlot(options, session);
   if (!plot.ok()) return plot.status();
   if (!HasPoints(*plot)) {
@@ -79,13 +80,16 @@ absl::StatusOr<ExitCode> DrawPlot(const PlotOptions& options, Session& session) 
   }
   if (options.figure.wanted()) {
     const FigureContent content = {
-        [&] { return SvgLines(*plot); }, [&] { return LineTable(*plot); }, [&] { return PointTable(*plot); },
+        [&] { return SvgLines(*plot, options.figure.style); }, [&] { return LineTable(*plot); },
+        [&] { return PointTable(*plot); },
         absl::StrCat("scalelab plot ", options.study, " --y ", options.curves.key)};
     if (const absl::Status s = WriteFigure(content, options.figure, session); !s.ok()) return s;
     return ExitCode::kOk;
   }
   if (!options.svg.empty()) {
-    if (const absl::Status status = ReplaceFile(options.svg, SvgLines(*plot)); !status.ok()) return status;
+    if (const absl::Status status = ReplaceFile(options.svg, SvgLines(*plot, options.figure.style));
+        !status.ok())
+      return status;
     session.Say(absl::StrCat("wrote ", options.svg));
     return ExitCode::kOk;
   }

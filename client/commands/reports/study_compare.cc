@@ -16,11 +16,12 @@ void AddStudyCompare(CLI::App& study, Action& chosen) {
   command->add_option("--equivalent", options->equivalent,
                       "Relative difference that does not matter, for example 2%");
   AddFigureOptions(*command, options->figure);
-  AddPanels(*command, *panels);
+  AddPanels(*command, *panels, options->figure.style);
   auto* plot = command->add_flag("--plot", options->plot, "Plot even if standard output is not a terminal");
   command->add_flag("--no-plot", options->no_plot, "Do not plot on a terminal")->excludes(plot);
   command->callback([options, panels, &chosen] {
     chosen = [options, panels](Session& session) -> absl::StatusOr<ExitCode> {
+      if (const absl::Status status = CheckStyle(options->figure, options->svg); !status.ok()) return status;
       const auto quantities = QuantitiesOf(*panels);
       if (!quantities.ok()) return quantities.status();
       options->panels = *quantities;

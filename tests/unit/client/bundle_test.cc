@@ -32,11 +32,13 @@ class BundleTest : public ClientTest {
   using Files = std::vector<std::pair<std::string, std::string>>;
 
   // Makes the files of a bundle of a study with results.
-  void SetUp() override {
-    auto store = db::OpenSqliteStore({directory_.path() + "/study.db"});
+  void SetUp() override { Archive(db::AFinalStudy(7, 12, 70)); }
+  void Archive(const db::WriteBatch& batch) {
+    const std::string path = absl::StrCat(directory_.path(), "/", ++databases_);
+    auto store = db::OpenSqliteStore({path + ".db"});
     ASSERT_TRUE(store.ok()) << store.status();
-    ASSERT_TRUE((*store)->Commit(db::AFinalStudy(7, 12, 70)).ok());
-    const db::OpenFile archive(directory_.path() + "/archive");
+    ASSERT_TRUE((*store)->Commit(batch).ok());
+    const db::OpenFile archive(path + ".archive");
     ASSERT_TRUE(db::WriteArchive(**store, 7, db::TestSeal, archive.fd(), /*publish=*/true).ok());
     const auto study = (*store)->GetStudy(7);
     const absl::Status made = server::MakeStudyCurve(
@@ -67,6 +69,7 @@ class BundleTest : public ClientTest {
   }
 
   const db::TemporaryDirectory directory_ = db::TemporaryDirectory::InMemory();
+  int databases_ = 0;
   GetCurveResponse curve_;
   scalelab::v1::StudySpec spec_;
   std::string archive_;
@@ -152,6 +155,61 @@ TEST_F(BundleTest, ABundleOfAnOlderVersionIsVerified) {
   };
   EXPECT_THAT(verify(table), Exits(ExitCode::kOk));
   EXPECT_THAT(verify("colour," + table), Exits(ExitCode::kFailure));
+}
+
+// Older versions showed the mean of the repeats that reached the target; this version shows none.
+TEST_F(BundleTest, ATimeToAccuracyOfAnOlderVersionIsNotCompared) {
+  db::WriteBatch batch = db::AFinalStudy(7, 12, 70);
+  batch.cell_values[0].value = R"({"ranks":1,"target_accuracy":0.9})";
+  batch.runs[2].cell_id = batch.runs[0].cell_id;
+  batch.runs[2].repeat = 1;
+  batch.summaries[0].time_to_accuracy = 12;
+  Archive(batch);
+  GetCurveResponse older = curve_;
+  auto& point = *older.mutable_series(0)->mutable_points(0);
+  ASSERT_EQ(point.time_to_target().reached(), 1);
+  ASSERT_EQ(point.time_to_target().n(), 2);
+  EXPECT_FALSE(point.has_time_to_accuracy());
+  point.mutable_time_to_accuracy()->set_mean(12);
+  WriteFile("b.tar", Bundle(older));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kOk));
+  EXPECT_THAT(
+      verified.out,
+      HasSubstr("time_to_accuracy of an older version: the mean of the 1 of 2 repeats that reached it"));
+  older.mutable_series(0)->mutable_points(1)->mutable_time_to_accuracy()->set_mean(12);
+  WriteFile("b.tar", Bundle(older));
+  EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar"}), Exits(ExitCode::kFailure)) << "no repeat reached it";
+}
+
+// The curve has no version of a program, so it differs from the raw data as soon as a version is added.
+TEST_F(BundleTest, ADifferenceOfAnotherProgramIsFound) {
+  const std::string diff = "+print(2)\n";
+  Sha256Stream sum;
+  sum.Add(diff);
+  curve_.mutable_series(0)->add_code_versions()->mutable_code()->set_diff_sha256(sum.Finish());
+  const auto verify = [&](const std::string& text) {
+    WriteFile("b.tar", Write({{kBundleManifest, "{}"},
+                              {kBundleSpec, StudyYaml(spec_)},
+                              {kBundleCurve, ToJson(curve_, true)},
+                              {kBundleCurveTable, CurveTableText(curve_)},
+                              {"code-0123.diff", text},
+                              {kBundleArchive, archive_}}));
+    return RunAsIs({"verify", dir_ + "/b.tar"}).out;
+  };
+  constexpr char kDifference[] = "code-0123.diff has a SHA-256 that curve.json does not name";
+  EXPECT_THAT(verify("+print(3)\n"), HasSubstr(kDifference));
+  EXPECT_THAT(verify(diff), Not(HasSubstr(kDifference)));
+}
+
+TEST_F(BundleTest, AnAxisThatAnOlderVersionWroteTwiceIsWrittenTwiceAgain) {
+  GetCurveResponse curve;
+  auto& series = *curve.add_series();
+  (*series.mutable_key()->mutable_fields())["global_batch"].set_number_value(64);
+  series.add_points()->set_ranks(2);
+  series.mutable_points(0)->set_global_batch(64);
+  EXPECT_EQ(CurveTableText(curve, {"global_batch", "ranks", "global_batch"}),
+            "global_batch,ranks,global_batch\n64,2,64\n");
 }
 
 TEST_F(BundleTest, OtherFilesAreNoBundles) {

@@ -58,7 +58,8 @@ class ClientTest : public ::testing::Test {
   Outcome RunAsIs(const std::vector<std::string>& arguments, const Terminal& terminal = {}) {
     std::ostringstream out, err;
     Outcome outcome;
-    outcome.code = RunProgram(arguments, Io{out, err, terminal, terminal, [this] { return now_; }, in_});
+    outcome.code =
+        RunProgram(arguments, Io{out, err, terminal, terminal, [this] { return now_; }, in_, in_tty_});
     outcome.out = out.str();
     outcome.err = err.str();
     return outcome;
@@ -81,6 +82,7 @@ class ClientTest : public ::testing::Test {
 
   std::string dir_, socket_;
   std::istringstream in_;  // answers to questions
+  bool in_tty_ = true;
   absl::Time now_ = absl::FromUnixSeconds(1'795'000'200);
   fakes::FakeServices server_;
 };

@@ -201,8 +201,8 @@ TEST_F(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
 
 TEST_F(CommandLine, CompletionKnowsEveryCommandAndOption) {
   const Outcome bash = RunAsIs({"completion", "bash"});
-  EXPECT_THAT(bash.out,
-              AllOf(HasSubstr("\"study submit\") words="), HasSubstr("--request-id"), HasSubstr("--server")));
+  EXPECT_THAT(bash.out, AllOf(HasSubstr("\"study submit\") choices="), HasSubstr("--request-id"),
+                              HasSubstr("--server")));
   const std::string script = WriteFile("completion.bash", bash.out);
   const std::string check = "bash -c '. " + script +
                             "; COMP_WORDS=(scalelab -o json study su); COMP_CWORD=4; _scalelab; "

@@ -112,6 +112,17 @@ TEST_F(Export, SqliteKeepsTypesAndStoresNothingForNan) {
               ElementsAre("say \"hi\"\n", "NULL"));
 }
 
+TEST_F(Export, NamesThatDifferOnlyInCaseAreColumnsOfSqlite) {
+  const DataTable table{"things", {"run/Loss", "run/loss", "RUN/LOSS"}, [](const DataSink& sink) {
+                          return sink({int64_t{1}, int64_t{2}, int64_t{3}});
+                        }};
+  const absl::Status written = WriteSqlite({table}, Path("t.sqlite"));
+  ASSERT_TRUE(written.ok()) << written;
+  EXPECT_THAT(Query(Path("t.sqlite"), "SELECT name FROM pragma_table_info('things')"),
+              ElementsAre("run/Loss", "run/loss_2", "RUN/LOSS_3"));
+  EXPECT_THAT(Query(Path("t.sqlite"), "SELECT \"run/loss_2\" FROM things"), ElementsAre("2"));
+}
+
 TEST_F(Export, AfterAnErrorTheOldFilesRemain) {
   const DataTable broken{"things", {"a"}, [](const DataSink& sink) {
                            EXPECT_TRUE(sink({DataCell("x")}).ok());
@@ -150,6 +161,23 @@ TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
             "studies/7/runs/11,0,1,1795000000.25,train/loss,nan\n");
   EXPECT_THAT(FilesIn(Path("new/data")),
               UnorderedElementsAre("runs.csv", "metrics.csv", "curve.csv", "study.yaml"));
+}
+
+TEST_F(Export, TheBatchHasOneColumnIfItIsAnAxis) {
+  StartWithRuns();
+  auto& series = *server_.curve.add_series();
+  for (RunMessage& run : server_.runs) {
+    (*run.mutable_key()->mutable_fields())["global_batch"].set_number_value(64);
+    run.mutable_spec()->set_global_batch(64);
+  }
+  (*series.mutable_key()->mutable_fields())["global_batch"].set_number_value(64);
+  auto& point = *series.add_points();
+  point.set_ranks(2);
+  point.set_global_batch(64);
+  ASSERT_THAT(Run({"study", "export", "7", "--format", "sqlite", "-o", Path("s")}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT global_batch FROM runs"), ElementsAre("64", "64"));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT global_batch FROM curve"), ElementsAre("64"));
+  EXPECT_EQ(CurveData(server_.curve).columns[0], "global_batch");
 }
 
 TEST_F(Export, ThePointsOfManyRunsAreInTheOrderOfTheRuns) {
@@ -207,10 +235,30 @@ TEST_F(Export, SqliteAndJsonAreOtherFormats) {
   EXPECT_THAT(ReadText(Path("j/runs.json")), HasSubstr("\"run/throughput\":812.4375}"));
 }
 
-TEST_F(Export, FormatsOfThePythonClientAreNamedWithTheCommand) {
-  const Outcome outcome = Run({"study", "export", "last", "--format", "parquet", "-o", "data"});
-  EXPECT_THAT(outcome, Exits(ExitCode::kUsage));
-  EXPECT_THAT(outcome.err, HasSubstr("python3 -m scalelab export last --format parquet -o data"));
+TEST_F(Export, ThePythonClientWritesItsFormats) {
+  // A python3 that imports scalelab if the file "installed" exists, and fails for tensorboard.
+  std::filesystem::create_directory(Path("bin"));
+  const std::string python = WriteFile(
+      "bin/python3", absl::StrCat("#!/bin/sh\n[ \"$1\" != -c ] || exec test -e ", Path("installed"),
+                                  "\necho \"$@\" > ", Path("arguments"), "\n[ \"$6\" = parquet ]\n"));
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", absl::StrCat(Path("bin"), ":", path).c_str(), 1);
+  const auto run = [this](const std::string& format) {
+    return Run({"study", "export", "last", "--format", format, "-o", "data", "--token-file", "t"});
+  };
+  const Outcome missing = run("parquet");
+  WriteFile("installed", "");
+  const Outcome parquet = run("parquet"), tensorboard = run("tensorboard");
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(missing, Exits(ExitCode::kUsage));
+  EXPECT_THAT(missing.err, HasSubstr("needs the Python client, and python3 cannot import scalelab"));
+  EXPECT_THAT(missing.err, HasSubstr("python3 -m scalelab export last --format parquet -o data"));
+  EXPECT_THAT(parquet, Exits(ExitCode::kOk));
+  EXPECT_THAT(tensorboard, Exits(ExitCode::kFailure));
+  EXPECT_EQ(ReadText(Path("arguments")),
+            absl::StrCat("-m scalelab export last --format tensorboard -o data --server ", socket_,
+                         " --token-file t\n"));
 }
 
 TEST_F(Export, AStudyThatDoesNotExistMakesNoFiles) {
@@ -269,6 +317,12 @@ TEST_F(Export, AdaptiveRepeatsHaveTheSpellingOfStudyFiles) {
   spec.mutable_adaptive_repeats()->set_max(8);
   spec.mutable_adaptive_repeats()->set_half_width(0.02);
   EXPECT_EQ(StudyYaml(spec), "study: a\nrepeats: {max: 8, until: {half_width: 0.02}}\n");
+}
+
+TEST_F(Export, NumbersOfTheStudyFileAreExact) {
+  scalelab::v1::StudySpec spec;
+  (*spec.mutable_fixed()->mutable_fields())["learning_rate"].set_number_value(0.1 + 0.2);
+  EXPECT_THAT(StudyYaml(spec), HasSubstr("learning_rate: 0.30000000000000004"));
 }
 
 TEST_F(Export, GetPrintsTheStudyFile) {

@@ -84,6 +84,30 @@ TEST_F(FigureTest, PanelsAreDrawnInTheOrderOfTheOption) {
   EXPECT_THAT(Run({"curve", "7", "--panels", "speedup"}).err, HasSubstr("--file curve.pdf"));
 }
 
+TEST_F(FigureTest, TitleWidthAndNumbersOfRepeatsAreOptions) {
+  const std::string usual = Run({"curve", "7", "--format", "svg"}).out;
+  EXPECT_THAT(usual, AllOf(HasSubstr("width=\"980\""), HasSubstr(", n=5<")));
+  const std::string chosen =
+      Run({"curve", "7", "--format", "svg", "--title", "A < B", "--width", "490", "--no-n"}).out;
+  EXPECT_THAT(chosen,
+              AllOf(HasSubstr("width=\"490\""), HasSubstr("viewBox=\"0 0 980 "),
+                    HasSubstr("<title>A &lt; B</title>"), HasSubstr("\"head\" x=\"68\" y=\"38\">A &lt; B<"),
+                    Not(HasSubstr("resnet20-strong")), Not(HasSubstr("n=5"))));
+  const std::string latex = Run({"curve", "7", "--format", "latex", "--no-n"}).out;
+  EXPECT_THAT(latex, AllOf(HasSubstr("\\begin{tabular}{lrrr}"), Not(HasSubstr("repeats &"))));
+  EXPECT_THAT(SvgLines(LineSamples().begin()->second, {"lines", 490, true}),
+              AllOf(HasSubstr("width=\"490\""), HasSubstr(">lines<")));
+  EXPECT_THAT(Run({"study", "compare", "8", "7", "--format", "svg", "--title", "ours"}).out,
+              HasSubstr(">ours<"));
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"curve", "7", "--title", "x"},
+                                                {"plot", "7", "--width", "490"},
+                                                {"curve", "7", "--compare", "engine", "--no-n"},
+                                                {"curve", "7", "--format", "latex", "--width", "490"},
+                                                {"curve", "7", "--format", "csv", "--no-n"},
+                                                {"curve", "7", "--format", "svg", "--width", "1"}})
+    EXPECT_THAT(Run(wrong), Exits(ExitCode::kUsage));
+}
+
 TEST_F(FigureTest, TheFormatIsThatOfTheNameOrOfTheOption) {
   EXPECT_THAT(Run({"curve", "7", "--file", Path("c.tex")}), Exits(ExitCode::kOk));
   EXPECT_THAT(FileText(Path("c.tex")), HasSubstr("\\begin{tabular}{lrrrr}"));

@@ -75,6 +75,8 @@ TEST_F(NewUser, ANewAttemptIsFollowedFromItsBeginning) {
   int calls = 0;
   server_.on_get_run = [&] {
     if (++calls < 2) return;
+    server_.log_of[1] = server_.log;
+    server_.log_of[1].back().set_data("first\nlast\n");  // written before the attempt ended
     server_.log.clear();
     Log(ReadRunLogRequest::STDOUT, "2nd\n");
     run.add_attempts()->set_number(2);
@@ -82,7 +84,7 @@ TEST_F(NewUser, ANewAttemptIsFollowedFromItsBeginning) {
   };
   const Outcome logs = Run({"run", "logs", "12", "-f", "--stdout"});
   EXPECT_THAT(logs, Exits(ExitCode::kRunsFailed));
-  EXPECT_EQ(logs.out, "first\n2nd\n");
+  EXPECT_EQ(logs.out, "first\nlast\n2nd\n");
   EXPECT_THAT(logs.err, HasSubstr("attempt 2 follows"));
 }
 
@@ -119,9 +121,12 @@ TEST_F(NewUser, ValidationAnswersInJson) {
 // of the server.
 TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   const std::string script = WriteFile("completion.bash", RunAsIs({"completion", "bash"}).out);
-  const std::string fake =
-      "scalelab() { case \"$*\" in study*) echo name,display_name; echo studies/7,quick ;; "
-      "run*) echo name; echo studies/7/runs/12 ;; esac; }; ";
+  const std::string expanded = dir_ + "/expanded";
+  const std::string studies =
+      WriteFile("studies.csv",
+                absl::StrCat("name,display_name\nstudies/8,$(touch${IFS}", expanded, ")\nstudies/7,quick\n"));
+  const std::string fake = absl::StrCat("scalelab() { case \"$*\" in study*) cat ", studies,
+                                        " ;; run*) echo name; echo studies/7/runs/12 ;; esac; }; ");
   const auto completes = [&](const std::string& words, const std::string& expected) {
     const std::string check = absl::StrCat(
         "bash -c '. ", script, "; ", fake, "COMP_WORDS=(scalelab ", words,
@@ -131,6 +136,8 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   };
   completes("study show", "quick");
   completes("study show", "7");
+  completes("study show", "8");
+  EXPECT_FALSE(std::filesystem::exists(expanded)) << "the name of a study was expanded";
   completes("curve", "last");
   completes("run logs", "12");
   completes("curve 7 --format", "latex");
@@ -166,6 +173,34 @@ TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
   EXPECT_THAT(suggestions("scalelab cluster --output "), HasSubstr("\nwide\n"));
   EXPECT_THAT(suggestions("scalelab token create --scope "), HasSubstr("\nsubmit\n"));
   EXPECT_THAT(suggestions("scalelab study submit --req"), HasSubstr("\n--request-id\n"));
+}
+
+// Calls the function as bashcompinit does when the user presses the tab key.
+TEST_F(NewUser, CompletionOfZshKnowsTheSame) {
+  if (!server::MissingProgram({"zsh"}).empty()) GTEST_SKIP() << "zsh is not installed";
+  const std::string script = WriteFile("completion.zsh", RunAsIs({"completion", "zsh"}).out);
+  const std::string test =
+      WriteFile("test.zsh", absl::StrCat("autoload -Uz compinit && compinit -D -u\nsource ", script,
+                                         "\nscalelab() { case \"$*\" in\n"
+                                         "study*) printf 'name,display_name\\nstudies/7,quick\\n' ;;\n"
+                                         "run*) printf 'name\\nstudies/7/runs/12\\n' ;; esac; }\n"
+                                         "words=(scalelab \"$@\"); CURRENT=$#words; COMP_WORDS=($words '')\n"
+                                         "COMP_CWORD=$CURRENT; words+=(''); CURRENT=$#words\n"
+                                         "compgen -F _scalelab -- ''\n"));
+  const auto suggestions = [&](const std::string& line) {
+    const std::string file = dir_ + "/suggestions";
+    const std::string command = absl::StrCat("zsh -f ", test, " ", line, " > ", file, " 2>&1");
+    EXPECT_EQ(std::system(command.c_str()), 0) << line;
+    std::ifstream text(file);
+    return "\n" + std::string(std::istreambuf_iterator<char>(text), {});
+  };
+  EXPECT_THAT(suggestions(""), AllOf(HasSubstr("\nstudy\n"), HasSubstr("\ncurve\n")));
+  EXPECT_THAT(suggestions("-o json study show"),
+              AllOf(HasSubstr("\n7\n"), HasSubstr("\nquick\n"), HasSubstr("\nlast\n")));
+  EXPECT_THAT(suggestions("run logs"), AllOf(HasSubstr("\n12\n"), Not(HasSubstr("\n7\n"))));
+  EXPECT_THAT(suggestions("curve 7 --format"), HasSubstr("\nlatex\n"));
+  EXPECT_THAT(suggestions("cluster --output"), HasSubstr("\nwide\n"));
+  EXPECT_THAT(suggestions("token create --scope"), HasSubstr("\nsubmit\n"));
 }
 
 TEST(RunPaces, ShowTheSpeedAndTheTimeThatIsLeft) {

@@ -157,6 +157,9 @@ TEST(NetworkFile, HasTheTimesOfOneContender) {
 TEST(NetworkFile, OfAnotherKindOrWithoutTheContenderIsRefused) {
   EXPECT_THAT(ParseAllReduces("study: x\n", "study.yaml", "mpi").status().message(),
               AllOf(HasSubstr("study.yaml has no times"), HasSubstr("scalelab-bench allreduce")));
+  EXPECT_THAT(
+      ParseAllReduces(R"({"name":"a","value":1,"unit":null})", "other.json", "mpi").status().message(),
+      HasSubstr("other.json has no times"));
   EXPECT_THAT(ParseAllReduces(kAllReduces, "network.jsonl", "gloo").status().message(),
               AllOf(HasSubstr("no all-reduces of gloo"), HasSubstr("mpi_started, raw")));
   EXPECT_THAT(ReadAllReduces("/nowhere/network.jsonl", "mpi").status().message(),

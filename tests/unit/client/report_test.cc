@@ -1,6 +1,10 @@
 #include <cmath>
+#include <sstream>
 
+#include "absl/strings/str_cat.h"
+#include "client/output/text.h"
 #include "client/plots/line_plot.h"
+#include "client/plots/terminal_plot.h"
 #include "client/report/html.h"
 #include "client/report/study_report.h"
 #include "tests/unit/client/client_fixture.h"
@@ -73,6 +77,19 @@ TEST(LinePlot, LooksAsItDid) {
   ExpectGolden("lines.svg", SvgLines(SampleLines()));
   ExpectGolden("lines.txt", TerminalLines(SampleLines(), Terminal{false, false, true, 80, 24}));
   ExpectGolden("lines_ascii.txt", TerminalLines(SampleLines(), Terminal{false, false, false, 80, 24}));
+}
+
+TEST(LinePlot, FitsOnATerminal) {
+  LinePlot plot = SampleLines();
+  for (const char* value :
+       {"amp-bf16", "fully-sharded-data-parallel", "activation-checkpointing", "compiled"})
+    absl::StrAppend(&plot.lines[0].label, " ", value);
+  for (double& x : plot.lines[0].x) x *= 1e4;
+  for (const int width : {60, 80}) {
+    const Terminal terminal{true, false, true, width, 24};
+    std::istringstream lines(TerminalLines(plot, terminal) + TerminalPlot(SampleCurve(), terminal));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(DisplayWidth(line), width) << line;
+  }
 }
 
 TEST(LinePlot, AValueThatIsNotFiniteInterruptsTheLine) {
@@ -246,6 +263,26 @@ TEST(Proposal, NodesCountWhole) {
   EXPECT_THAT(
       ScalingProposal({study, runs, curve, {}, absl::UnixEpoch()}, 0.7),
       HasSubstr("<td class=\"right\">1.500</td><td class=\"right\">2</td><td class=\"right\">1.000</td>"));
+}
+
+// The GPUs and cores of a rank are keys of a study too.
+TEST(Proposal, TheGpusOfARankAreThoseOfTheSeries) {
+  Study study = SampleStudy();
+  (*study.mutable_spec()->mutable_fixed()->mutable_fields())["cpus_per_rank"].set_number_value(8);
+  GetCurveResponse curve;
+  for (const int gpus : {0, 4}) {
+    auto* series = curve.add_series();
+    (*series->mutable_key()->mutable_fields())["gpus_per_rank"].set_number_value(gpus);
+    auto* point = series->add_points();
+    point->set_ranks(3);
+    point->set_n(2);
+    SetEstimate(point->mutable_throughput(), 100, 1);
+    SetEstimate(point->mutable_epoch_seconds(), 1800, 10);
+  }
+  const RepeatedPtrField<scalelab::v1::Run> runs;
+  EXPECT_THAT(ScalingProposal({study, runs, curve, {}, absl::UnixEpoch()}, 0.7),
+              AllOf(HasSubstr("GPU-hours or core-hours per epoch"), HasSubstr(">12.00 core-hours<"),
+                    HasSubstr(">6.000 GPU-hours<"), HasSubstr("3600 x ranks x 8; ")));
 }
 
 TEST_F(Report, AFileThatCannotBeWrittenIsAnError) {

@@ -1,6 +1,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "study/values.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
 
@@ -72,7 +73,9 @@ TEST_F(RunCommands, ListShowsTheSelectedRunsInTheWantedOrder) {
   EXPECT_EQ(numbers({"--where", "engine=native/* and ranks>=2"}), "12 13 ");
   EXPECT_EQ(numbers({"--where", "state!=succeeded and ranks<4"}), "12 ");
   EXPECT_EQ(numbers({"--where", "cause=out_of_memory"}), "12 ");
+  EXPECT_EQ(numbers({"--where", "cause == out_of_memory"}), "12 ");
   EXPECT_EQ(numbers({"--where", "message=*CUDA*"}), "12 ");
+  EXPECT_THAT(Run({"run", "list", "--where", "ranks>=2", "7"}), Exits(ExitCode::kOk));
   EXPECT_EQ(numbers({"--sort", "-ranks"}), "13 12 11 ");
   EXPECT_EQ(numbers({"--sort", "-ranks", "--limit", "1"}), "13 ");
   EXPECT_EQ(numbers({"--sort", "throughput"}), "11 12 13 ");  // runs without a throughput come last
@@ -87,6 +90,9 @@ TEST_F(RunCommands, AWrongConditionNamesTheFields) {
   EXPECT_THAT(Run({"run", "list", "7", "--where", "ranks>many"}).err,
               HasSubstr("'many' in 'ranks>many' is no number"));
   EXPECT_THAT(Run({"run", "list", "7", "--where", "ranks"}).err, HasSubstr("'ranks' is no condition"));
+  const Outcome mixed = Run({"run", "list", "7", "--where", "ranks=<4"});
+  EXPECT_THAT(mixed, Exits(ExitCode::kUsage));
+  EXPECT_THAT(mixed.err, HasSubstr("the value '<4' in 'ranks=<4' begins with an operator"));
   EXPECT_THAT(Run({"run", "list", "7", "--sort", "colour"}).err, HasSubstr("'colour' is no field"));
 }
 
@@ -170,6 +176,22 @@ TEST_F(RunCommands, ShowTellsOfAttempts) {
   EXPECT_EQ(json["run"]["attempts"][0]["exit_status"], 1);
   EXPECT_THAT(Run({"run", "show", "99"}), Exits(ExitCode::kFailure));
   EXPECT_THAT(Run({"run", "show", "seven"}), Exits(ExitCode::kUsage));
+}
+
+TEST_F(RunCommands, ShowNamesTheParametersThatAreNotAtTheirDefaults) {
+  auto& spec = *server_.runs[1].mutable_spec();
+  SetDefaults(&spec);
+  spec.set_engine("native/horovod");
+  spec.set_ranks(2);
+  spec.set_dataset("synthetic");
+  spec.set_epochs(3);
+  spec.set_augment(false);
+  (*spec.mutable_params()->mutable_fields())["dropout"].set_number_value(0.1);
+  EXPECT_THAT(Run({"run", "show", "12"}).out,
+              ContainsRegex("parameters: +dataset=synthetic augment=false epochs=3 params.dropout=0.1\n"));
+  SetDefaults(&spec);
+  spec.clear_params();
+  EXPECT_THAT(Run({"run", "show", "12"}).out, Not(HasSubstr("parameters:")));
 }
 
 TEST_F(RunCommands, ShowDescribesTheNodesOfTheLastAttempt) {

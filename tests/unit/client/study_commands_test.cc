@@ -1,5 +1,7 @@
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "client/session/watcher.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
 
@@ -196,6 +198,19 @@ TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
   EXPECT_THAT(Run({"study", "plan", StudyFile()}).out, AllOf(HasSubstr("STEPS"), HasSubstr("782")));
 }
 
+TEST_F(StudyCommands, AnAxisThatPlanShowsAnywayHasOneColumn) {
+  Start();
+  auto* cell = server_.plan.add_cells();
+  for (const char* axis : {"ranks", "batch_per_rank", "learning_rate"})
+    (*cell->mutable_key()->mutable_fields())[axis].set_number_value(2);
+  cell->set_ranks(2);
+  cell->set_global_batch(4);
+  cell->set_batch_per_rank(2);
+  cell->set_learning_rate(0.5);
+  EXPECT_EQ(Run({"study", "plan", StudyFile(), "-o", "csv"}).out,
+            "ranks,global_batch,batch_per_rank,learning_rate,steps\n2,4,2,0.5,\n");
+}
+
 TEST_F(StudyCommands, ListGathersAllPages) {
   Start();
   for (int i = 5; i >= 1; --i)
@@ -212,6 +227,26 @@ TEST_F(StudyCommands, ListGathersAllPages) {
   EXPECT_THAT(
       csv, StartsWith("name,display_name,owner,state,queued,running,succeeded,failed,cancelled,create_time,"
                       "start_time,finish_time,skipped\nstudies/5,s5,ada,succeeded,0,0,6,0,0,2026-11-18T"));
+}
+
+TEST_F(StudyCommands, ListShowsTheSelectedStudies) {
+  Start();
+  for (int i = 5; i >= 1; --i)
+    server_.studies.push_back(
+        MakeStudy(i, "s" + std::to_string(i), i % 2 == 0 ? Study::RUNNING : Study::SUCCEEDED, 0, 0, 6, i));
+  const auto names = [this](std::vector<std::string> more) {
+    more.insert(more.begin(), {"study", "list", "-o", "json"});
+    std::string all;
+    const auto json = nlohmann::json::parse(Run(more).out);
+    for (const auto& study : json["studies"]) all += study["display_name"].get<std::string>() + " ";
+    return all;
+  };
+  EXPECT_EQ(names({"--limit", "3"}), "s5 s4 s3 ");
+  EXPECT_EQ(names({"--where", "state=succeeded", "--limit", "2"}), "s5 s3 ");
+  EXPECT_EQ(names({"--where", "name=s? and failed<3", "--where", "number!=1"}), "s2 ");
+  EXPECT_EQ(Run({"study", "list", "--where", "owner=eve"}).out, "no such studies\n");
+  EXPECT_THAT(Run({"study", "list", "--where", "colour=red"}).err,
+              HasSubstr("'colour' is no field of a study; known: number, name, owner, state"));
 }
 
 TEST_F(StudyCommands, ListTakesRangesAndNames) {
@@ -269,6 +304,13 @@ TEST_F(StudyCommands, DeleteNamesTheStudyThatLastMeansAndPassesRefusalsOn) {
   EXPECT_THAT(server_.deleted, ElementsAre("studies/3", "studies/1"));
 }
 
+TEST_F(StudyCommands, QuietHidesNoError) {
+  Start();
+  server_.studies = {MakeStudy(2, "b", Study::RUNNING, 0, 1, 0), MakeStudy(1, "a", Study::RUNNING, 0, 1, 0)};
+  EXPECT_THAT(Run({"study", "delete", "1-2", "--yes", "--quiet"}).err,
+              AllOf(HasSubstr("studies/1 is not over"), HasSubstr("studies/2 is not over")));
+}
+
 TEST_F(StudyCommands, SeveralStudiesAreDeletedOnlyWithAConfirmation) {
   Start();
   server_.studies = {MakeStudy(2, "b", Study::SUCCEEDED, 0, 0, 1),
@@ -279,6 +321,24 @@ TEST_F(StudyCommands, SeveralStudiesAreDeletedOnlyWithAConfirmation) {
               HasSubstr("this would delete 2 studies with their runs and points; add --yes to do it"));
   EXPECT_TRUE(server_.deleted.empty());
   EXPECT_THAT(Run({"study", "delete", "all", "-y"}), Exits(ExitCode::kOk));
+  EXPECT_THAT(server_.deleted, ElementsAre("studies/2", "studies/1"));
+}
+
+TEST_F(StudyCommands, OnATerminalTheDeletionOfOneStudyIsAskedFor) {
+  Start();
+  server_.studies = {MakeStudy(2, "b", Study::SUCCEEDED, 0, 0, 1),
+                     MakeStudy(1, "a", Study::FAILED, 0, 0, 0, 1)};
+  const Terminal terminal{true, false, true, 80, 24};
+  in_.str("no\nyes\n");
+  const Outcome refused = Run({"study", "delete", "2"}, terminal);
+  EXPECT_THAT(refused, Exits(ExitCode::kFailure));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("delete studies/2 b with its runs and points? yes or no: "),
+                                 HasSubstr("nothing was deleted")));
+  EXPECT_TRUE(server_.deleted.empty());
+  EXPECT_THAT(Run({"study", "delete", "2"}, terminal), Exits(ExitCode::kOk));
+  in_tty_ = false;  // as in a loop of a script that reads a file
+  EXPECT_THAT(Run({"study", "delete", "1"}, terminal), Exits(ExitCode::kOk));
+  EXPECT_THAT(Run({"study", "delete", "1-2"}, terminal), Exits(ExitCode::kFailure));
   EXPECT_THAT(server_.deleted, ElementsAre("studies/2", "studies/1"));
 }
 
@@ -363,6 +423,24 @@ TEST_F(Watching, ABrokenStreamIsTakenUpAgainForTheSameStudy) {
   EXPECT_THAT(wait.err, HasSubstr("lost the connection to " + socket_));
   // When the client reconnects, "last" could mean another study, so it uses the study's number.
   EXPECT_THAT(server_.watched, ElementsAre("studies/last", "studies/7", "studies/7"));
+}
+
+TEST_F(Watching, AQuietStudyIsFollowedAgainAfterTheConnectionIsLost) {
+  EndWith(Study::SUCCEEDED, 3, 0);
+  server_.broken_watches = 1;
+  GlobalOptions options;
+  options.server = socket_;
+  std::ostringstream out, err;
+  const Io io{out, err, {}, {}};
+  Session session(options, io);
+  constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  bool first = true;
+  const auto quiet = [&first](const auto&) {
+    if (std::exchange(first, false)) absl::SleepFor(2 * kPatience);
+  };
+  const auto study = FollowStudy(session, "studies/7", quiet, nullptr, kPatience);
+  EXPECT_TRUE(study.ok()) << study.status();
+  EXPECT_EQ(server_.watched.size(), 2u);
 }
 
 TEST_F(Watching, SubmitAndWatchKeepsStdoutForTheName) {

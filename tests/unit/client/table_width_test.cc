@@ -74,6 +74,61 @@ class TableWidth : public ClientTest, public ::testing::WithParamInterface<int> 
       pair->set_verdict(scalelab::v1::ComparedPair::FASTER);
     }
   }
+  void AddAdvice() {
+    for (const char* engine : {"pytorch/fully-sharded", "native/ddp"}) {
+      auto* advice = server_.advice.add_advice();
+      (*advice->mutable_key()->mutable_fields())["engine"].set_string_value(engine);
+      advice->set_text("Use 1024 ranks: the next doubling gains 12.4%, less than the 50% that pay.");
+      for (const int ranks : {512, 1024}) {
+        advice->add_candidates(ranks);
+        auto* size = advice->add_sizes();
+        size->set_ranks(ranks);
+        SetEstimate(size->mutable_hours(), 123.4, 2.5);
+        SetEstimate(size->mutable_cost(), 123'400, 250);
+        SetEstimate(size->mutable_gain(), 0.8, 0.05);
+        SetEstimate(size->mutable_hour_price(), 1234, 100);
+        size->set_undecided(true);
+        size->set_in_time(true);
+      }
+    }
+  }
+  void AddPlan() {
+    for (const int ranks : {512, 1024}) {
+      auto* cell = server_.plan.add_cells();
+      auto& key = *cell->mutable_key()->mutable_fields();
+      for (const char* axis : {"engine", "model", "dataset"})
+        key[axis].set_string_value("a value that is long");
+      key["learning_rate"].set_number_value(1.0 / ranks);
+      cell->set_ranks(ranks);
+      cell->set_global_batch(1'048'576);
+      cell->set_batch_per_rank(1'048'576 / ranks);
+      cell->set_learning_rate(1.0 / ranks);
+      cell->set_steps(100'000);
+      auto* allocation = server_.plan.add_allocations();
+      allocation->set_nodes(ranks / 8);
+      allocation->set_time_seconds(400'000);
+      allocation->set_runs(1000);
+    }
+  }
+  void AddPoints() {
+    for (const char* key : {"train/loss", "layer4.2.conv3/gradient_norm_before_clipping"}) {
+      auto& part = server_.points.emplace_back();
+      part.set_key(key);
+      part.set_rank(1023);
+      for (const int step : {0, 500'000, 1'000'000}) {
+        part.add_step(step);
+        part.add_time(1'795'000'000.5 + step);
+        part.add_value(1.5e-7 * (1 + step));
+      }
+    }
+  }
+  void ExpectFits(const std::vector<std::string>& command) {
+    const Outcome outcome = Run(command, Terminal{true, false, true, GetParam(), 24});
+    EXPECT_THAT(outcome, Exits(ExitCode::kOk));
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(DisplayWidth(line), GetParam()) << absl::StrJoin(command, " ") << ": " << line;
+  }
   // Compares the output with a golden file, and checks that no line of the tables is wider than the terminal. Facts below
   // tables are sentences, which may wrap.
   void Expect(const std::string& name, const std::vector<std::string>& arguments) {
@@ -94,6 +149,40 @@ TEST_P(TableWidth, RunsFit) { Expect("run_list", {"run", "list", "12"}); }
 TEST_P(TableWidth, CurvesFit) { Expect("curve", {"curve", "12", "--no-plot"}); }
 TEST_P(TableWidth, FrameworksFit) { Expect("frameworks", {"cluster", "frameworks"}); }
 TEST_P(TableWidth, ComparisonsFit) { Expect("comparison", {"study", "compare", "12", "11", "--no-plot"}); }
+
+TEST_P(TableWidth, EveryTableOfResultsFits) {
+  server_.curve = SampleCurveWithFactors();
+  for (auto& series : *server_.curve.mutable_series())
+    (*series.mutable_key()->mutable_fields())["model"].set_string_value("vision-transformer-base");
+  AddAdvice();
+  AddPlan();
+  AddPoints();
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"curve", "12", "--factors"},
+                                             {"curve", "12", "--compare", "study"},
+                                             {"advise", "12"},
+                                             {"study", "plan", StudyFile()},
+                                             {"study", "keys"},
+                                             {"study", "keys", "limits", "repeats"},
+                                             {"run", "metrics", "400"},
+                                             {"plot", "12"}})
+    ExpectFits(command);
+}
+
+TEST_P(TableWidth, TruncatedSentencesAreCompleteBelowTheTable) {
+  for (int i = 3; i < 12; ++i) {
+    AddRun(i);
+    server_.runs.back().set_message(absl::StrCat("rank ", i, " lost the connection to node n", i, ", which ",
+                                                 "did not answer for more than 60 seconds; run it again"));
+  }
+  const std::string out = Run({"run", "list", "12"}, Terminal{true, false, true, GetParam(), 24}).out;
+  EXPECT_THAT(out,
+              HasSubstr("\nrun 401, message: rank 3: CUDA out of memory, tried to allocate 2.00 GiB; use"));
+  EXPECT_THAT(out, HasSubstr("\nrun 406, message: rank 6 lost"));
+  EXPECT_THAT(out, Not(HasSubstr("\nrun 407, message")));
+  EXPECT_THAT(out, HasSubstr("\nand 5 more texts: -o wide shows all\n"));
+  EXPECT_THAT(Run({"run", "list", "12"}).out, Not(HasSubstr("run 401, message")));
+}
 
 // All other commands that print lists.
 TEST_P(TableWidth, EveryListFits) {
@@ -156,15 +245,9 @@ TEST_P(TableWidth, EveryListFits) {
     avoided->mutable_since_time()->set_seconds(1'795'000'000);
     avoided->mutable_until_time()->set_seconds(1'795'001'800);
   }
-  const std::vector<std::vector<std::string>> commands = {
-      {"token", "list"}, {"admin", "audit"}, {"admin", "usage"}, {"queue"}, {"cluster"}};
-  for (const auto& command : commands) {
-    const Outcome outcome = Run(command, Terminal{true, false, true, GetParam(), 24});
-    EXPECT_THAT(outcome, Exits(ExitCode::kOk));
-    std::istringstream lines(outcome.out);
-    for (std::string line; std::getline(lines, line);)
-      EXPECT_LE(DisplayWidth(line), GetParam()) << absl::StrJoin(command, " ") << ": " << line;
-  }
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"token", "list"}, {"admin", "audit"}, {"admin", "usage"}, {"queue"}, {"cluster"}})
+    ExpectFits(command);
 }
 
 TEST_P(TableWidth, AFileOrPipeGetsEveryColumn) {

@@ -85,6 +85,16 @@ TEST(Text, ShortNumbersKeepAboutFourDigits) {
   EXPECT_EQ(Short(0), "0");
 }
 
+TEST(Text, NumbersOfKeysDoNotShowErrorsOfArithmetic) {
+  google::protobuf::Value value;
+  const std::pair<double, const char*> numbers[] = {{0.1 + 0.2, "0.3"}, {0.1, "0.1"},    {1e-7, "1e-07"},
+                                                    {4, "4"},           {1e5, "100000"}, {-2.5, "-2.5"}};
+  for (const auto& [number, text] : numbers) {
+    value.set_number_value(number);
+    EXPECT_EQ(ValueText(value), text);
+  }
+}
+
 TEST(Text, SpansGrowTheirUnits) {
   EXPECT_EQ(Span(0.84), "0.8s");
   EXPECT_EQ(Span(42.2), "42s");

@@ -214,6 +214,7 @@ class Client:
         matplotlib."""
         from scalelab import plots
 
+        study = self.study(study)  # a name may mean another study later
         return plots.metric(self.metrics(study, key=key, max_points=2000), self.runs(study), key, ax)
 
     def run_messages(self, study: StudyName = "last") -> list[Any]:

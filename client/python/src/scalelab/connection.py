@@ -12,7 +12,7 @@ from scalelab import address, session_token
 from scalelab.errors import ScalelabError, parse_details
 from scalelab.v1 import analysis_pb2_grpc, auth_pb2_grpc, result_pb2_grpc, run_pb2_grpc, study_pb2_grpc
 
-_PATIENCE = 60.0  # after this number of seconds without a response, a stream is not opened again
+_PATIENCE = 60.0  # after this number of seconds without a connection, a stream is not opened again
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -30,7 +30,7 @@ class Connection:
     def __init__(self, server: address.ServerOptions, timeout: float) -> None:
         self.server, self.timeout = server, timeout
         self._token = address.read_token(server.token_file) if server.token_file and not server.socket_path else ""
-        self._session: str | None = None  # None: not known yet
+        self._session: session_token.SessionToken | None = None
         self._lock = threading.Lock()
         options = list(_OPTIONS)
         if server.encrypted:
@@ -83,27 +83,39 @@ class Connection:
 
     def stream(self, method: Any, request: Any) -> Iterator[Any]:
         """Returns the messages of a stream that ends by itself."""
-        try:
-            yield from method(request, metadata=self._metadata())
-        except grpc.RpcError as error:
-            raise self.explain(error) from None
+        begun = renewed = False
+        while True:
+            try:
+                for message in method(request, metadata=self._metadata()):
+                    begun = True
+                    yield message
+                return
+            except grpc.RpcError as error:
+                explained = self.explain(error)
+            if begun or explained.code != "UNAUTHENTICATED" or not self._renew_session(renewed):
+                raise explained
+            renewed = True
 
     def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool]) -> Iterator[Any]:
         """Returns the messages of a stream until `over` returns true. Opens the stream again if the server cannot be reached for
         up to a minute."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        last_answer, pause = time.monotonic(), 0.05
+        lost: float | None = None  # when the connection was lost; None while messages arrive
+        renewed, pause = False, 0.05
         while True:
             call = method(request, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()), metadata=self._metadata())
             try:
                 for message in call:
-                    last_answer, pause = time.monotonic(), 0.05
+                    lost, renewed, pause = None, False, 0.05
                     yield message
                     if over(message):
                         return
             except grpc.RpcError as error:
                 explained = self.explain(error)
-                if explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - last_answer > _PATIENCE:
+                lost = time.monotonic() if lost is None else lost
+                if explained.code == "UNAUTHENTICATED" and self._renew_session(renewed):
+                    renewed = True
+                elif explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - lost > _PATIENCE:
                     raise explained from None
             finally:
                 call.cancel()
@@ -161,22 +173,22 @@ class Connection:
         token = self._token
         if not token and self.server.encrypted:
             with self._lock:
-                if self._session is None:
+                if self._session is None or not self._session.usable:
                     self._session = session_token.stored(self.server.text) or self._new_session()
-                token = self._session
+                token = self._session.secret if self._session else ""
         return [("authorization", "Bearer " + token)] if token else []
 
     def _renew_session(self, renewed: bool) -> bool:
         """Replaces the session token, which an earlier server at this address may have issued. Returns whether there is a new
         token."""
-        if renewed or self._token or not self._session:
+        if renewed or self._token or self._session is None:
             return False
         with self._lock:
             self._session = self._new_session()
-        return bool(self._session)
+            return self._session is not None
 
-    def _new_session(self) -> str:
+    def _new_session(self) -> session_token.SessionToken | None:
         try:
             return session_token.create(self.server.text, self._auth, lambda method, request: method(request, timeout=self.timeout))
         except grpc.RpcError:
-            return ""
+            return None

@@ -176,7 +176,9 @@ class Run:
         if self._ended:
             return
         self._ended = True
-        self._write("error", message=message[:MESSAGE_LIMIT], kind=kind)
+        # Names of files may have bytes that are not UTF-8. JSON parsers do not accept the surrogates that Python uses for them.
+        text = message[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
+        self._write("error", message=text, kind=kind)
         self._close()
 
     def _measured(self) -> dict[str, SupportsFloat | None]:

@@ -18,6 +18,7 @@ def export(client: Client, study: StudyName, format: str, directory: str | os.Pa
     parquet: runs.parquet, metrics.parquet and curve.parquet with the columns of `runs`, `metrics` and `curve` of Client.
     tensorboard: a directory for each run, "run-12", with all metrics of rank 0 by step.
     """
+    study = client.study(study)  # a name may mean another study later
     os.makedirs(directory, exist_ok=True)
     if format == "parquet":
         return _parquet(client, study, os.fspath(directory))

@@ -9,35 +9,17 @@ from scalelab import values
 from scalelab.study_spec import is_repeated
 from scalelab.v1 import result_pb2, run_pb2
 
-_POINT_COLUMNS = ["run", "rank", "step", "time", "key", "value"]
+_NO_POINT = {"run": "", "rank": 0, "step": 0, "time": 0.0, "key": "", "value": 0.0}
 _ESTIMATE = result_pb2.Estimate.DESCRIPTOR
 
 
 def runs(messages: Iterable[Any]) -> pandas.DataFrame:
-    rows: list[dict[str, Any]] = []
     messages = list(messages)
     results = sorted({name for run in messages for name in run.summary})
-    for run in messages:
-        axes = {key: values.cell(value) for key, value in values.of_struct(run.key).items() if key != "ranks"}
-        row = {
-            "run": run.name,
-            **axes,
-            "ranks": run.spec.ranks,
-            "repeat": run.repeat,
-            "position": run.position,
-            "state": run_pb2.Run.State.Name(run.state),
-            "cause": run_pb2.Attempt.Cause.Name(run.cause) if run.cause else "",
-            "message": run.message,
-            "start_time": _time(run, "start_time"),
-            "finish_time": _time(run, "finish_time"),
-            "attempts": len(run.attempts),
-            "global_batch": run.spec.global_batch,
-            "batch_per_rank": run.spec.batch_per_rank,
-            "seed": run.spec.seed,
-            "fingerprint": run.fingerprint,
-        }
-        rows.append({**row, **{name: run.summary.get(name, float("nan")) for name in results}})
-    return pandas.DataFrame(rows)
+    frame = _frame([_run(run, results) for run in messages], _run(run_pb2.Run(), results))
+    for name in ("start_time", "finish_time"):
+        frame[name] = pandas.to_datetime(frame[name], utc=True)  # without any time, pandas sets no time zone
+    return frame
 
 
 def points(parts: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
@@ -46,21 +28,57 @@ def points(parts: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
                           "value": list(part.value)})
         for run, part in parts
     ]
-    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame(columns=_POINT_COLUMNS)
+    return pandas.concat(frames, ignore_index=True) if frames else _frame([], _NO_POINT)
 
 
 def curve(message: Any) -> pandas.DataFrame:
     rows: list[dict[str, Any]] = []
     for series in message.series:
-        key = {name: values.cell(value) for name, value in values.of_struct(series.key).items() if name != "ranks"}
-        of_series = {"baseline_ranks": series.baseline_ranks, "fingerprint": series.fingerprint, "listed_order": series.listed_order,
-                     "series_notes": "; ".join(series.notes)}
-        rows += [{**key, **_point(point), **of_series} for point in series.points]
-    return pandas.DataFrame(rows)
+        rows += [_point(series, point) for point in series.points]
+    return _frame(rows, _point(result_pb2.CurveSeries(), result_pb2.CurvePoint()))
 
 
-def _point(point: Any) -> dict[str, Any]:
-    return {**_fields(point, ""), "notes": "; ".join(point.notes)}
+def _frame(rows: list[dict[str, Any]], example: dict[str, Any]) -> pandas.DataFrame:
+    """Returns a frame of the rows. If there are none, it has the columns of `example` with their types."""
+    return pandas.DataFrame(rows) if rows else pandas.DataFrame([example]).iloc[:0].copy()
+
+
+def _run(run: Any, results: list[str]) -> dict[str, Any]:
+    return {
+        "run": run.name,
+        **_axes(run.key),
+        "ranks": run.spec.ranks,
+        "repeat": run.repeat,
+        "position": run.position,
+        "state": run_pb2.Run.State.Name(run.state),
+        "cause": run_pb2.Attempt.Cause.Name(run.cause) if run.cause else "",
+        "message": run.message,
+        "start_time": _time(run, "start_time"),
+        "finish_time": _time(run, "finish_time"),
+        "attempts": len(run.attempts),
+        "global_batch": run.spec.global_batch,
+        "batch_per_rank": run.spec.batch_per_rank,
+        "seed": run.spec.seed,
+        "fingerprint": run.fingerprint,
+        **{name: run.summary.get(name, float("nan")) for name in results},
+    }
+
+
+def _point(series: Any, point: Any) -> dict[str, Any]:
+    return {
+        **_axes(series.key),
+        **_fields(point, ""),
+        "notes": "; ".join(point.notes),
+        "baseline_ranks": series.baseline_ranks,
+        "fingerprint": series.fingerprint,
+        "listed_order": series.listed_order,
+        "series_notes": "; ".join(series.notes),
+    }
+
+
+def _axes(key: Any) -> dict[str, Any]:
+    """Returns the values of the axes except `ranks`, which has its own column."""
+    return {name: values.cell(value) for name, value in values.of_struct(key).items() if name != "ranks"}
 
 
 def _fields(message: Any, prefix: str) -> dict[str, Any]:

@@ -31,10 +31,13 @@ def curve(frame: pandas.DataFrame, what: str, title: str, ax: Axes | None) -> Ax
         label = ", ".join(str(series[axis].iloc[0]) for axis in _varying(frame, axes)) or None
         ax.errorbar(series["ranks"], series[what], yerr=[below.fillna(0), above.fillna(0)], marker="o", capsize=3, label=label)
     ranks = sorted(set(frame["ranks"]))
-    if what in ("speedup", "efficiency"):
-        base = ranks[0]
-        ideal = [rank / base if what == "speedup" else 1 for rank in ranks]
-        ax.plot(ranks, ideal, linestyle="--", color="grey", label="ideal")
+    if what == "speedup":
+        bases = sorted({base for base in frame["baseline_ranks"] if base > 0})
+        for base in bases:
+            label = "ideal" if len(bases) == 1 else f"ideal, baseline ranks {base}"
+            ax.plot(ranks, [rank / base for rank in ranks], linestyle="--", color="grey", label=label)
+    elif what == "efficiency":
+        ax.plot(ranks, [1] * len(ranks), linestyle="--", color="grey", label="ideal")
     ax.set_xscale("log", base=2)
     ax.set_xticks(ranks, [str(rank) for rank in ranks])
     ax.set_xlabel("ranks")
@@ -60,7 +63,9 @@ def metric(points: pandas.DataFrame, runs: pandas.DataFrame, key: str, ax: Axes 
     for run, of_run in points.groupby("run", sort=False):
         row: Any = runs[runs["run"] == run].iloc[0]
         label = ", ".join(f"{name} {row[name]}" for name in _varying(runs, names)) or run
-        of_run.groupby("step")["value"].mean().plot(ax=ax, label=label)
+        # The server selects points of each rank by itself, so that ranks may have different steps.
+        of_ranks = of_run.groupby(["step", "rank"])["value"].mean().unstack("rank")
+        of_ranks.interpolate(method="index", limit_area="inside").mean(axis=1).plot(ax=ax, label=label)
     ax.set_xlabel("step")
     ax.set_ylabel(key)
     ax.legend()

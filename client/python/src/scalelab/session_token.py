@@ -10,36 +10,47 @@ import ctypes
 import os
 import stat
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 _SOCKET_OPTION = 8  # MUNGE_OPT_SOCKET of munge.h
 _SHORT_LIFE = 600  # assumed lifetime in seconds, if the server does not send the time of expiry
 
 
-def stored(server: str) -> str:
-    """Returns the stored token of a server; empty if there is none or it expires soon."""
+class SessionToken(NamedTuple):
+    secret: str
+    expires: float  # in seconds since the epoch
+
+    @property
+    def usable(self) -> bool:
+        """Whether the token will be valid for some time."""
+        return self.expires > time.time() + 30
+
+
+def stored(server: str) -> SessionToken | None:
+    """Returns the stored token of a server; None if there is none or it expires soon."""
     path = _file_of(server)
     with contextlib.suppress(OSError, ValueError):
         found = os.stat(path)
         if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
             with open(path, encoding="utf-8") as file:
                 expires, secret = int(file.readline()), file.readline().strip()
-            return secret if expires > time.time() + 30 else ""
-    return ""
+            token = SessionToken(secret, expires)
+            return token if secret and token.usable else None
+    return None
 
 
-def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> str:
-    """Gets a new token and stores it. Returns "" if MUNGE is not available. `auth` is a stub of AuthService."""
+def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> SessionToken | None:
+    """Gets a new token and stores it. Returns None if MUNGE is not available. `auth` is a stub of AuthService."""
     from scalelab.v1 import auth_pb2
 
     challenge = call(auth.CreateChallenge, auth_pb2.CreateChallengeRequest()).challenge
     credential = _encode(challenge.encode())
     if not credential:
-        return ""
+        return None
     session = call(auth.CreateSession, auth_pb2.CreateSessionRequest(munge_credential=credential))
     expires = session.identity.expire_time.seconds if session.identity.HasField("expire_time") else int(time.time()) + _SHORT_LIFE
     _store(server, session.token, expires)
-    return str(session.token)
+    return SessionToken(session.token, expires)
 
 
 def _encode(payload: bytes) -> str:

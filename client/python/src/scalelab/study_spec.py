@@ -80,7 +80,8 @@ class _Reader:
             self._field(item, where, message, fields[key])
 
     def _field(self, value: Any, path: str, message: Any, field: Any) -> None:
-        if value is None:
+        # The word `none` is for users whose configuration has a default for this section.
+        if value is None or (path == "notify" and value == "none"):
             return
         if path == "matrix":
             self._axes(value, path, message.matrix)
@@ -188,10 +189,12 @@ def _flat(value: Any, path: str) -> dict[str, Any]:
     """Flattens a mapping: `params: {dropout: 0.1}` becomes `params.dropout: 0.1`."""
     flat: dict[str, Any] = {}
     for key, item in _mapping(value, path).items():
-        if key in _OWN_MAPS:
-            flat.update({f"{key}.{name}": own for name, own in _mapping(item, f"{path}.{key}").items()})
-        else:
-            flat[str(key)] = item
+        own = _mapping(item, f"{path}.{key}") if key in _OWN_MAPS else None
+        entries = [(str(key), item)] if own is None else [(f"{key}.{name}", one) for name, one in own.items()]
+        for name, one in entries:
+            if name in flat:
+                raise invalid(f"{path}.{name}: duplicate key '{name}'; keep one")
+            flat[name] = one
     return flat
 
 
@@ -208,6 +211,8 @@ def _list(value: Any, path: str) -> list[Any]:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(getattr(value, "text", value))
 
 

@@ -45,6 +45,15 @@ TEST_F(StudyFileErrors, DuplicateKeys) {
             "f.yaml:3:23: duplicate key 'epochs' (first on line 3)");
   EXPECT_EQ(After("exclude: [{epochs: 1, epochs: 1}]\n"),
             "f.yaml:3:23: duplicate key 'epochs' (first on line 3)");
+  // A key of params has two spellings.
+  for (const char* keys :
+       {"params: {dropout: 0.1}, params.dropout: 0.5", "params.dropout: 0.5, params: {dropout: 0.1}"}) {
+    for (const std::string& section :
+         {absl::StrCat("exclude: [{", keys, "}]\n"), absl::StrCat("baseline: {", keys, "}\n")})
+      EXPECT_THAT(After(section), HasSubstr("duplicate key 'params.dropout' (first on line 3)"));
+    EXPECT_THAT(Errors(absl::StrCat("study: s\nfixed: {", keys, ", model: resnet20, dataset: synthetic}\n")),
+                HasSubstr("duplicate key 'params.dropout' (first on line 2)"));
+  }
 }
 
 TEST_F(StudyFileErrors, RulesOfRepeats) {
