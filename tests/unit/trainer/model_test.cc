@@ -189,7 +189,8 @@ TEST(BatchNorm, TakesTheVarianceOfOneValuePerChannelAsZero) {
       const at::Tensor x = Input({1, channels, 1, 1}).detach();
       const at::Tensor y = norm.forward(x);
       const auto buffers = norm.named_buffers();
-      EXPECT_TRUE(at::allclose(y, at::zeros_like(y)));
+      // A kernel may compute x / sqrt(epsilon) - mean / sqrt(epsilon), which are about 16,000.
+      EXPECT_TRUE(at::allclose(y, at::zeros_like(y), 0, 0.01)) << y;
       EXPECT_TRUE(at::allclose(buffers["running_mean"], 0.1 * x.flatten()));
       EXPECT_TRUE(at::allclose(buffers["running_var"], at::full({channels}, 0.9))) << buffers["running_var"];
     }
