@@ -98,8 +98,10 @@ class ExportTest(fixture.InDirectory):
                         self.service.address], check=True, capture_output=True, timeout=fixture.WITHIN)
 
     def test_the_command_line_runs_the_python_client_for_its_formats(self):
-        self.assertTrue(list(self.export("tensorboard").glob("run-*/events.out.tfevents.scalelab")))
-        with mock.patch.dict(os.environ, PYTHONPATH=""):
+        this_python = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        with mock.patch.dict(os.environ, PATH=this_python):
+            self.assertTrue(list(self.export("tensorboard").glob("run-*/events.out.tfevents.scalelab")))
+        with mock.patch.dict(os.environ, PATH=this_python, PYTHONPATH=""):
             for form in ("parquet", "tensorboard"):
                 with self.assertRaisesRegex(AssertionError, rf"python3 -m scalelab export {self.study} --format {form} -o"):
                     self.export(form)
