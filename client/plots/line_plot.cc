@@ -188,7 +188,7 @@ std::string TerminalLines(const LinePlot& plot, const Terminal& terminal) {
     absl::StrAppend(&out, absl::StrFormat("%*s ", kLinesLabel - 1, tick),
                     unicode ? (tick.empty() ? "│" : "┤") : (tick.empty() ? "|" : "+"), canvas.Row(row), "\n");
   }
-  const auto edge = static_cast<size_t>(kLinesLabel + 1 + width);
+  const size_t edge = static_cast<size_t>(kLinesLabel) + 1 + static_cast<size_t>(width);
   std::string axis, numbers(edge, ' ');
   for (int column = 0; column < width; ++column) {
     const bool tick = std::any_of(xs.ticks.begin(), xs.ticks.end(),

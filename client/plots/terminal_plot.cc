@@ -91,7 +91,7 @@ std::string TerminalPlot(const scalelab::v1::GetCurveResponse& curve, const Term
                     unicode ? (label.empty() ? "│" : "┤") : (label.empty() ? "|" : "+"), canvas.Row(row),
                     "\n");
   }
-  const auto edge = static_cast<size_t>(kLabelColumns + 1 + width);
+  const size_t edge = static_cast<size_t>(kLabelColumns) + 1 + static_cast<size_t>(width);
   std::string axis, numbers(edge, ' ');
   for (int column = 0; column < width; ++column) {
     const bool tick =
