@@ -21,8 +21,8 @@ struct Field {
 Field NumberField(double value);
 Field ValueField(const google::protobuf::Value& value);
 
-// =, which may be written ==, and != compare texts, in which * stands for any characters and ? for one. <, <=, > and >=
-// compare numbers.
+// The operators = (also written ==) and != compare texts. In the value, * matches any characters, and ? matches one. The operators
+// <, <=, > and >= compare numbers. A value does not begin with =, < or >.
 struct Condition {
   std::string field, op, value;
   double number = 0;  // of <, <=, >, >=

@@ -13,9 +13,7 @@ namespace scalelab::client {
 // A run has the fields run, repeat, position, state, cause, message, seconds (from start to finish), throughput, its axes, and
 // all parameters of its specification (`scalelab study keys`).
 struct RunSelection {
-  // Conditions, also joined by "and": "engine=native/* and ranks>=4 and state!=succeeded". =, which may be written ==, and !=
-  // compare texts, in which * stands for any characters and ? for one; <, <=, >, >= compare numbers. A value does not begin with
-  // =, < or >. A run without the field fulfils only !=. Empty: all runs.
+  // Conditions (see conditions.h), also joined by "and": "engine=native/* and ranks>=4 and state!=succeeded". Empty: all runs.
   std::vector<std::string> where;
   std::string sort;  // a field; with a leading '-' the largest first; empty: the order of execution
   int limit = 0;     // 0: no limit

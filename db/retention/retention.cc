@@ -57,22 +57,19 @@ absl::Status ReadIds(Statement& statement, std::vector<int64_t>& ids) {
   return statement.status();
 }
 
-absl::StatusOr<bool> IsFinalStudy(Database& db, int64_t study_id) {
+// Returns FAILED_PRECONDITION if the study is not final.
+absl::Status CheckFinal(Database& db, int64_t study_id) {
   Statement find(db, "SELECT count(*) FROM study WHERE id = ? AND state >= 3");
   find.Bind(study_id);
   bool found = false;
   if (find.Step()) find.Read(found);
-  if (!find.status().ok()) return find.status();
-  return found;
+  if (!find.status().ok() || found) return find.status();
+  return absl::FailedPreconditionError(
+      absl::StrCat("study ", study_id, " is not final, and is left as it is"));
 }
 
 absl::StatusOr<int64_t> ReadLastStudyId(Database& db) {
   return db.QueryInt("SELECT coalesce(max(value), 0) FROM counter WHERE name = 'study'");
-}
-
-absl::Status NotFinal(int64_t study_id) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("study ", study_id, " is not final, and is left as it is"));
 }
 
 }  // namespace
@@ -133,9 +130,7 @@ absl::StatusOr<PointsSize> MeasurePoints(Store& store, int64_t study_id) {
 
 absl::Status BeginRemoval(Store& store, Removal what, int64_t study_id, Micros now) {
   return store.WriteRows([&](Database& db) -> absl::Status {
-    const absl::StatusOr<bool> final_study = IsFinalStudy(db, study_id);
-    if (!final_study.ok()) return final_study.status();
-    if (!*final_study) return NotFinal(study_id);
+    SCALELAB_RETURN_IF_ERROR(CheckFinal(db, study_id));
     SCALELAB_RETURN_IF_ERROR(Statement(db, MarkSql(what)).Run(study_id, now));
     return Statement(db,
                      "INSERT INTO removal (kind, study_id) VALUES (?, ?) ON CONFLICT (kind, study_id) DO "
@@ -168,9 +163,7 @@ absl::StatusOr<std::vector<EndedAttempt>> ListEndedAttempts(Store& store, int64_
   const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
     Transaction transaction(db, Transaction::Kind::kRead);
     SCALELAB_RETURN_IF_ERROR(transaction.status());
-    const absl::StatusOr<bool> final_study = IsFinalStudy(db, study_id);
-    if (!final_study.ok()) return final_study.status();
-    if (!*final_study) return NotFinal(study_id);
+    SCALELAB_RETURN_IF_ERROR(CheckFinal(db, study_id));
     Statement all(db,
                   "SELECT a.id, a.run_id, a.token, a.directory FROM run v CROSS JOIN attempt a ON a.run_id = "
                   "v.id WHERE "
@@ -191,9 +184,7 @@ absl::StatusOr<bool> RunEndedBy(Store& store, int64_t study_id, int64_t run_id, 
   const absl::Status status = store.ReadRows([&](Database& db) -> absl::Status {
     Transaction transaction(db, Transaction::Kind::kRead);
     SCALELAB_RETURN_IF_ERROR(transaction.status());
-    const absl::StatusOr<bool> final_study = IsFinalStudy(db, study_id);
-    if (!final_study.ok()) return final_study.status();
-    if (!*final_study) return NotFinal(study_id);
+    SCALELAB_RETURN_IF_ERROR(CheckFinal(db, study_id));
     Statement later(db, "SELECT count(*) = 0 FROM attempt WHERE run_id = ? AND (state < 4 OR finished > ?)");
     later.Bind(run_id, until);
     if (later.Step()) later.Read(ended);

@@ -47,9 +47,9 @@ struct LifecycleOptions {
   // An allocation fails after the scheduler has accepted its job this number of times, and each time then did
   // not have the job.
   int max_forgotten = 8;
-  // Runs fail after their job was submitted this number of times in a row with the error UNKNOWN, so that a user
-  // sees an error that no rule of the scheduler explains. With the longest delay of 5 minutes, this takes about a
-  // week. Limits, quotas and a scheduler that does not answer are waited for without an end.
+  // Runs fail after their job was submitted this number of times in a row with the error UNKNOWN (see Scheduler), which
+  // takes about a week with the longest delay of 5 minutes. There is no such limit for quotas, and for a scheduler
+  // that does not answer.
   int max_unknown_errors = 2000;
   // A study is paused after this number of consecutive attempts, of the study or of one of its runs, that
   // end with STORAGE_ERROR.

@@ -212,8 +212,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         // Wait for the response to the submit, because the scheduler may accept the job after this poll.
       } else if (allocation.cancel_sent) {
         EndAllocation(allocation, db::Cause::kAllocationCancelled, "cancelled before it began", now, fx);
-      } else if (allocation.unknown_errors >=
-                 options_.max_unknown_errors) {  // the job certainly does not exist
+      } else if (allocation.unknown_errors >= options_.max_unknown_errors) {
+        // The poll shows that the job does not exist.
         GiveUpJob(allocation,
                   absl::StrCat(allocation.unknown_errors,
                                " submissions in a row failed; the last one: ", row.reason),

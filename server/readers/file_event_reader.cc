@@ -14,8 +14,8 @@
 namespace scalelab::server {
 namespace {
 
-// The coordinator makes at most this many requests at a time, half of them below one directory of runs. It gives up requests
-// that are blocked. A filesystem takes at most half of the threads; further requests on it wait.
+// The coordinator makes at most this number of requests at a time, half of them below one directory of runs. It abandons
+// requests that are blocked. A filesystem takes at most half of the threads; further requests on it wait.
 constexpr int kThreads = 16;
 constexpr size_t kQueue = 1000;
 constexpr size_t kPartBytes = 1 << 20;    // bytes of parsed lines in one answer

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "deploy", "frameworks")
-# Stands for the Python of an environment: the arguments are the probe and an engine.
+# Replaces the Python of an environment. Its arguments are the probe and an engine.
 PYTHON = """#!/bin/sh
 case $2 in
   good/*) echo '{"engine":"'$2'","usable":true,"reason":""}' ;;

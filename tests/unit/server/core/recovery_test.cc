@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/match.h"
 #include "server/core/explain.h"
@@ -244,11 +245,11 @@ TEST(Recovery, HasALimitOfBytesAndOfTime) {
   }
 }
 
-TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
-  World w(/*read_events=*/true);
+// Starts one run in each of `count` studies, then ends all their jobs with NODE_FAIL, so that their event files are read.
+void FailNodes(World& w, int count, const std::function<std::string(int)>& owner) {
   std::vector<std::string> jobs;
-  for (int i = 0; i < 12; ++i) {
-    w.Submit(World::Spec({1}), "", absl::StrCat("user-", i));
+  for (int i = 0; i < count; ++i) {
+    w.Submit(World::Spec({1}), "", owner(i));
     jobs.push_back(w.AskedFor());
     w.Job(jobs.back(), JobState::kRunning);
     const auto desired = w.Sync(jobs.back());
@@ -256,6 +257,11 @@ TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
   }
   w.fx = Effects();
   for (const std::string& job : jobs) w.Job(job, JobState::kNodeFail);
+}
+
+TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
+  World w(/*read_events=*/true);
+  FailNodes(w, 12, [](int i) { return absl::StrCat("user-", i); });
   ASSERT_THAT(w.fx.read, SizeIs(8));
   const EventRequest first = w.fx.read[0];
   EventPart part;
@@ -271,16 +277,7 @@ TEST(Recovery, OnlySomeAttemptsAreReadAtATime) {
 
 TEST(Recovery, AFilesystemThatHangsDelaysNoReadsOfAnotherDirectoryOfRuns) {
   World w(/*read_events=*/true, /*runs_by_owner=*/true);
-  std::vector<std::string> jobs;
-  for (int i = 0; i < 21; ++i) {
-    w.Submit(World::Spec({1}), "", i < 20 ? "ann" : "bob");
-    jobs.push_back(w.AskedFor());
-    w.Job(jobs.back(), JobState::kRunning);
-    const auto desired = w.Sync(jobs.back());
-    w.Sync(jobs.back(), {World::Running(desired.attempts(0).token())});
-  }
-  w.fx = Effects();
-  for (const std::string& job : jobs) w.Job(job, JobState::kNodeFail);
+  FailNodes(w, 21, [](int i) { return i < 20 ? "ann" : "bob"; });
   ASSERT_THAT(w.fx.read, SizeIs(9)) << "eight in the directory of ann, which hangs";
   // Answers the last request about bob's attempt with nothing, so that another one follows.
   const auto answer_bob = [&] {
