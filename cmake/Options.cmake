@@ -98,3 +98,13 @@ function(scalelab_use_message_headers)
     scalelab_reuse_headers(${target} scalelab_proto)
   endforeach()
 endfunction()
+
+# For targets that do not link scalelab_proto. A build of only the trainer has no scalelab_files.
+function(scalelab_use_base_headers)
+  if(TARGET scalelab_files)
+    foreach(target ${ARGN})
+      target_compile_options(${target} PRIVATE -pthread)  # as gRPC's targets require it
+      scalelab_reuse_headers(${target} scalelab_files)
+    endforeach()
+  endif()
+endfunction()

@@ -474,12 +474,12 @@ const std::vector<std::string>& Migrations() {
   static const auto* const steps =
       new std::vector<std::string>{kTables,
                                    FirstViews(),
-                                   kPieces + ViewsOfFrames(),
+                                   absl::StrCat(kPieces, ViewsOfFrames()),
                                    kRetries,
-                                   kCellValues + ViewsOfCellValues(),
-                                   std::string(kAccess) + kUsage + kJudgement + kKeeping,
-                                   std::string(kRunTimes) + kPredictions + ViewsOfSkippedRuns(),
-                                   std::string(kCheckpoints) + kOrigins + ViewsOfNoisyAttempts(),
+                                   absl::StrCat(kCellValues, ViewsOfCellValues()),
+                                   absl::StrCat(kAccess, kUsage, kJudgement, kKeeping),
+                                   absl::StrCat(kRunTimes, kPredictions, ViewsOfSkippedRuns()),
+                                   absl::StrCat(kCheckpoints, kOrigins, ViewsOfNoisyAttempts()),
                                    ViewsOfBlocks()};
   return *steps;
 }

@@ -55,7 +55,8 @@ remove_cgroups() {
   local node group left=0
   for node in $(nodes); do
     for group in /sys/fs/cgroup/*/"slurm_$node"; do
-      [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || left=1
+      # With "\;" instead of "+", find would succeed although rmdir fails.
+      [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || left=1
     done
   done
   return $left

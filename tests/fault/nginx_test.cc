@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "scalelab/v1/archive.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "tests/e2e/raw_connection.h"
 #include "tests/e2e/service.h"
@@ -225,6 +226,20 @@ TEST_F(NginxTest, CallersWithATokenAreServedAndOthersAreNot) {
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(List(*front, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(List(*front, "wrong").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(NginxTest, AnArchiveMayBeLargerThanTheLimitOfOtherRequests) {
+  const auto stub = v1::ArchiveService::NewStub(FrontChannel());
+  const auto context = Context(token_);
+  v1::RestoreArchiveResponse response;
+  const auto writer = stub->RestoreArchive(context.get(), &response);
+  v1::RestoreArchiveRequest part;
+  part.set_data(std::string(1 << 20, 'x'));
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(writer->Write(part)) << i;
+  EXPECT_TRUE(writer->WritesDone());
+  // scalelabd has received all parts, and then checks the file.
+  const grpc::Status status = writer->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS) << status.error_message();
 }
 
 TEST_F(NginxTest, AllServicesForClientsAreServedAndThoseOfTheClusterAreNot) {

@@ -1,6 +1,8 @@
 """Tests deploy/gpu_benchmarks.py with stand-ins for the trainer and the adapter."""
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import unittest
@@ -114,17 +116,21 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..
 class GpuCheck(fixture.InDirectory):
     """deploy/gpu-check with stand-ins for CMake, ctest and a Python with PyTorch."""
 
-    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None):
+    def prepare(self, gpus, build, tests, benchmarks):
+        """Writes the stand-ins. Returns the beginning of the command, and its environment."""
         self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n{build}\n", 0o755)
         self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\n{tests}\n", 0o755)
         python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && echo {self.dir}/torch 13.0 {gpus} && exit\n"
                                       f"echo \"$*\" >{self.dir}/python.log\nexit {benchmarks}\n", 0o755)
         os.makedirs(self.path("torch/include/ATen"), exist_ok=True)
         environment = {**os.environ, "PATH": self.dir + os.pathsep + os.environ["PATH"]}
+        return [CHECK, "--python", python, "--dir", self.path("build")], environment
+
+    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None):
+        command, environment = self.prepare(gpus, build, tests, benchmarks)
         if seconds is not None:
             environment["SCALELAB_GPU_CHECK_SECONDS"] = str(seconds)
-        return subprocess.run([CHECK, "--python", python, "--dir", self.path("build"), *arguments], env=environment,
-                              capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     def log(self, name):
         with open(self.path(name), encoding="utf-8") as file:
@@ -167,6 +173,24 @@ class GpuCheck(fixture.InDirectory):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, "gpu-check: the tests took longer than (9|10) s and were ended")
         self.assertTrue(os.path.exists(self.path("python.log")))
+
+    def test_an_interrupt_ends_the_command_that_runs(self):
+        # The build keeps the write end of the pipe open until it ends.
+        os.mkfifo(self.path("running"))
+        command, environment = self.prepare(1, f"exec 9>{self.dir}/running\necho begin >&9\nexec sleep 50", "", 0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A shell cannot trap a signal that was ignored at its start.
+            with self.subTest(number):
+                check = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
+                                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                self.addCleanup(check.kill)
+                with open(self.path("running"), encoding="utf-8") as running:
+                    self.assertEqual(running.readline(), "begin\n")
+                    check.send_signal(number)
+                    self.assertEqual(check.wait(timeout=20), 128 + number)
+                    self.assertTrue(select.select([running], [], [], 20)[0], "the build still runs")
+                    self.assertEqual(running.read(), "")
+        self.assertFalse(os.path.exists(self.path("ctest.log")))
 
     def test_a_python_without_pytorch_is_named(self):
         done = self.check(0, "--python", "/bin/false")
