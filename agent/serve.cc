@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -37,9 +39,10 @@ class SuspensionWatch {
       : context_(context), last_(absl::ToInt64Milliseconds(SinceBoot())), thread_([this] { Watch(); }) {}
   ~SuspensionWatch() {
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
+    changed_.notify_all();
     thread_.join();
   }
   bool suspended() const { return suspended_ || Gap(); }
@@ -47,8 +50,8 @@ class SuspensionWatch {
  private:
   bool Gap() const { return SinceBoot() - absl::Milliseconds(last_.load()) > kSuspended; }
   void Watch() {
-    absl::MutexLock lock(&mutex_);
-    while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick)) {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, absl::ToChronoMilliseconds(kTick), [this] { return stopping_; })) {
       if (Gap()) {
         suspended_ = true;
         context_.TryCancel();
@@ -60,8 +63,11 @@ class SuspensionWatch {
   grpc::ClientContext& context_;
   std::atomic<int64_t> last_;  // milliseconds since the start of the machine
   std::atomic<bool> suspended_ = false;
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Its timeouts follow the steady clock. Those of absl::Mutex follow the wall clock: after that is set back, no tick would
+  // come for a long time, and the process would look suspended.
+  std::condition_variable changed_;
+  std::mutex mutex_;
+  bool stopping_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -69,10 +69,16 @@ absl::Status PrepareJob(const std::string& directory, const std::string& job, co
   const int fd =
       openat(*folder, "job.sh", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
   if (fd < 0) return Failed("write", path, errno);
-  const bool written = write(fd, script.data(), script.size()) == static_cast<ssize_t>(script.size());
-  const int error = errno;
-  if (close(fd) != 0 || !written) return Failed("write", path, written ? errno : error);
-  return absl::OkStatus();
+  int error = 0;
+  // On a full disk, only the write after a partial one returns the reason.
+  for (size_t at = 0; at < script.size() && error == 0;) {
+    const ssize_t count = write(fd, script.data() + at, script.size() - at);
+    if (count > 0) at += static_cast<size_t>(count);
+    if (count == 0) error = EIO;
+    if (count < 0 && errno != EINTR) error = errno;
+  }
+  if (close(fd) != 0 && error == 0) error = errno;
+  return error == 0 ? absl::OkStatus() : Failed("write", path, error);
 }
 
 absl::StatusOr<std::string> ReadUserFile(const std::string& directory, const std::string& folder,

@@ -399,7 +399,11 @@ void Attempt::StopAfterCheckpoint(absl::Duration grace) {
 void Attempt::Abandon(absl::Duration grace) {
   if (std::exchange(abandoned_, true)) return;
   Stop(grace);
-  if (job_ == 0 && settle_timer_ == 0 && !ending_ranks_) End();
+  if (job_ != 0 || settle_timer_ != 0 || ending_ranks_) return;
+  if (!launches_ || phase_ != Phase::kRunning) return End();
+  // The rest of the output was being read. Ranks that outlived srun may be left.
+  output_metrics_.reset();
+  EndRanksHere(grace);
 }
 
 bool Attempt::TakeProcessesGone() {

@@ -170,9 +170,11 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
 }  // namespace
 
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment) {
+  const bool inside_mpi = Contains(environment, "OMPI_COMM_WORLD_RANK") || Contains(environment, "PMIX_RANK");
   std::vector<std::string> kept;
   for (const std::string& entry : environment) {
     const absl::string_view name = NameOf(entry);
+    const bool setting = absl::StartsWith(name, "OMPI_MCA_") || absl::StartsWith(name, "PMIX_MCA_");
     constexpr absl::string_view kTraces[] = {"PMIX_",  "PMI_",  "OMPI_",   "ORTE_",
                                              "SLURM_", "SRUN_", "SBATCH_", "SCALELAB_"};
     constexpr absl::string_view kJob[] = {"SLURM_CONF",         "SLURM_JOB_ID",        "SLURM_JOBID",
@@ -180,7 +182,7 @@ std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& en
     const bool trace =
         std::ranges::any_of(kTraces, [&](absl::string_view p) { return absl::StartsWith(name, p); }) &&
         std::ranges::find(kJob, name) == std::end(kJob);
-    if (!trace && !IsRankVariable(name)) kept.push_back(entry);
+    if ((!trace || (setting && !inside_mpi)) && !IsRankVariable(name)) kept.push_back(entry);
   }
   return kept;
 }
@@ -215,7 +217,8 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   Set(&environment, "SCALELAB_SPEC", attempt.directory() + "/spec.json");
   if (!attempt.checkpoint_directory().empty())
     Set(&environment, "SCALELAB_CHECKPOINT_DIR", attempt.checkpoint_directory());
-  Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
+  if (!spec.env().fields().contains(std::string("OMP_NUM_THREADS")))
+    Set(&environment, "OMP_NUM_THREADS", absl::StrCat(cores * RanksIn(attempt, program)));
   if (program.one_process) Set(&environment, "SCALELAB_REPLICAS", absl::StrCat(spec.ranks()));
   for (const auto& [name, value] : program.environment) Set(&environment, name, value);
   for (const auto& [name, value] : program.defaults) {
@@ -228,7 +231,8 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
   }
 
   // With more ranks than cores, a waiting rank must yield its core, or each step takes a scheduler tick.
-  if (program.rendezvous == Rendezvous::kMpi && RanksOn(attempt, 0).count * cores > host.cpus) {
+  if (program.rendezvous == Rendezvous::kMpi && RanksOn(attempt, 0).count * cores > host.cpus &&
+      !Contains(environment, "OMPI_MCA_mpi_yield_when_idle")) {
     Set(&environment, "OMPI_MCA_mpi_yield_when_idle", "1");
   }
   if (slurm) {

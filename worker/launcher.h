@@ -49,7 +49,9 @@ struct LaunchPlan {
 
 // Returns the variables of the worker's `environment` ("NAME=value") that ranks inherit. Leaves out the
 // variables of a surrounding MPI or Slurm step, because MPI would treat the ranks as part of that step, and
-// the variables of scalelab, which include the secret. Keeps the Slurm variables that identify the job.
+// the variables of scalelab, which include the secret. Keeps the Slurm variables that identify the job. Keeps
+// OMPI_MCA_* and PMIX_MCA_*, the site's settings of MPI, unless there is a surrounding MPI step: MPI launchers
+// set such variables for their own processes.
 std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& environment);
 
 // Returns the processes to start on the attempt's first node, which launches for all nodes. Returns

@@ -106,7 +106,7 @@ std::string FileSha256(const std::string& path) {
   while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
     EVP_DigestUpdate(digest.get(), buffer.data(), static_cast<size_t>(file.gcount()));
   }
-  return Finish(digest);
+  return file.bad() ? "" : Finish(digest);  // bad: a read has failed, so a part of the file is missing
 }
 
 std::string Sha256(const std::string& bytes) {

@@ -22,6 +22,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr absl::Duration kPause = absl::Milliseconds(250);
+// After Finish, a file is given up when it could not be read for this long.
+constexpr absl::Duration kUnreadable = absl::Minutes(1);
 constexpr size_t kPartBytes = 1 << 20;
 // Of a longer line, only the beginning is matched.
 constexpr size_t kLongestLine = 64 << 10;
@@ -66,7 +68,7 @@ absl::StatusOr<std::unique_ptr<OutputMetrics>> OutputMetrics::New(EventLoop& loo
                      take == kTakes.end() ? Take::kLast : take->second, 0, 0});
   }
   std::vector<Output> files;
-  for (std::string& path : outputs) files.push_back({std::move(path), 0, ""});
+  for (std::string& path : outputs) files.push_back({std::move(path), 0, "", ""});
   return std::unique_ptr<OutputMetrics>(
       new OutputMetrics(loop, std::move(rules), std::move(files), std::move(events)));
 }
@@ -74,6 +76,7 @@ absl::StatusOr<std::unique_ptr<OutputMetrics>> OutputMetrics::New(EventLoop& loo
 void OutputMetrics::Finish(bool succeeded, std::function<void(std::string)> done) {
   finishing_ = true;
   succeeded_ = succeeded;
+  give_up_at_ = loop_.Now() + kUnreadable;
   done_ = std::move(done);
   loop_.Cancel(timer_);
   timer_ = loop_.After(absl::ZeroDuration(), [this] { Look(); });
@@ -81,15 +84,21 @@ void OutputMetrics::Finish(bool succeeded, std::function<void(std::string)> done
 
 void OutputMetrics::Look() {
   timer_ = 0;
-  bool more = false;
-  for (Output& output : outputs_) more = ReadPart(output) || more;
-  if (!more && finishing_) return End();
+  bool more = false, failed = false;
+  for (Output& output : outputs_) {
+    more = ReadPart(output) || more;
+    failed = failed || !output.error.empty();
+  }
+  // Without the rest of the output, an earlier match would count as the last one.
+  const bool retry = failed && succeeded_ && loop_.Now() < give_up_at_;
+  if (!more && finishing_ && !retry) return End();
   timer_ = loop_.After(more ? absl::ZeroDuration() : kPause, [this] { Look(); });
 }
 
 // Reads the next part of a file. Returns whether there may be more.
 bool OutputMetrics::ReadPart(Output& output) {
   const absl::StatusOr<int> opened = OpenRegularFile(output.path, O_RDONLY);
+  output.error = absl::IsUnavailable(opened.status()) ? std::string(opened.status().message()) : "";
   if (!opened.ok()) return false;
   const int fd = *opened;
   struct stat found {};
@@ -100,6 +109,7 @@ bool OutputMetrics::ReadPart(Output& output) {
   }
   std::string part(kPartBytes, '\0');
   const ssize_t count = pread(fd, part.data(), part.size(), output.at);
+  if (count < 0) output.error = strerror(errno);
   close(fd);
   if (count <= 0) return false;
   output.at += count;
@@ -164,6 +174,11 @@ void OutputMetrics::End() {
     TakeLines(output);
   }
   if (succeeded_) {
+    for (const Output& output : outputs_) {
+      if (output.error.empty() || !problem_.empty()) continue;
+      problem_ = absl::StrCat("Cannot read '", output.path, "', so metrics may be missing: ", output.error,
+                              "; check the filesystem of the coordinator's --runs.");
+    }
     ordered_json metrics = ordered_json::object();
     for (const Rule& rule : rules_) {
       if (rule.matches == 0) {

@@ -31,7 +31,8 @@ class OutputMetrics {
   // Starts to follow the output.
   void Start() { Look(); }
   // Reads the rest of the output, in parts. If `succeeded`, then also appends the finish event with the
-  // metrics of the run. Calls `done` with one sentence about missing metrics, or with "".
+  // metrics of the run, and retries a read that fails for one minute. Calls `done` with one sentence about
+  // missing metrics, or with "".
   void Finish(bool succeeded, std::function<void(std::string)> done);
 
  private:
@@ -49,6 +50,7 @@ class OutputMetrics {
     std::string path;
     int64_t at = 0;      // number of bytes that were read
     std::string unread;  // the beginning of a line
+    std::string error;   // of the last read; empty if it succeeded or there is no such file
   };
 
   OutputMetrics(EventLoop& loop, std::vector<Rule> rules, std::vector<Output> outputs, std::string events)
@@ -70,6 +72,7 @@ class OutputMetrics {
   std::string problem_;
   EventLoop::TimerId timer_ = 0;
   bool finishing_ = false, succeeded_ = false;
+  absl::Duration give_up_at_;  // EventLoop::Now; known after Finish
   std::function<void(std::string)> done_;
 };
 

@@ -87,7 +87,10 @@ Provenance::Provenance(EventLoop& loop, Programs programs, std::vector<std::stri
       node_(ReadNodeInfo()) {}
 
 void Provenance::AskTrainer(Processes& processes, std::function<void()> known) {
-  std::string file = (std::filesystem::temp_directory_path() / "scalelab-version-XXXXXX").string();
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) folder = "/tmp";  // TMPDIR names a directory that does not exist on this node
+  std::string file = (folder / "scalelab-version-XXXXXX").string();
   const int fd = access(programs_.trainer.c_str(), X_OK) == 0 ? mkstemp(file.data()) : -1;
   if (fd < 0) {
     complete_ = true;

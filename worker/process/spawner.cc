@@ -45,6 +45,7 @@ struct RunningJob {
   std::set<pid_t> sessions;                    // sessions of all its commands
   int exit_status = 0;
   int failed = -1;
+  std::string error;  // why a command could not be started; empty if all were started
 };
 
 class Spawner {
@@ -115,8 +116,7 @@ class Spawner {
     job.grace = reader.Get<double>();
     const uint32_t count = reader.Get<uint32_t>();
     pid_t first = 0;
-    std::string error;
-    for (uint32_t i = 0; i < count && error.empty(); ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       Command command;
       command.argv = reader.GetStrings();
       command.environment = reader.GetStrings();
@@ -124,19 +124,18 @@ class Spawner {
       command.output = reader.GetString();
       command.error = reader.GetString();
       command.cpus = reader.GetNumbers();
-      const pid_t pid = Spawn(command, &error);
+      const pid_t pid = Spawn(command, &job.error);
       if (pid < 0) break;
       if (first == 0) first = pid;
       job.alive[pid] = static_cast<int>(i);
       job.sessions.insert(pid);
     }
-    if (!error.empty()) {
-      // A job starts all of its commands or none. Kill the commands started so far, which are now orphans.
-      for (const auto& [pid, index] : job.alive) kill(pid, SIGKILL);
-      Send(FrameWriter(Wire::kFailed).Put(id).Put(error).Finish());
-      return;
-    }
+    const bool started = job.error.empty();
+    // A job starts all of its commands or none. Kill the commands started so far, and the processes that they
+    // have started in the meantime.
+    if (!started) job.phase = RunningJob::Phase::kKilling;
     jobs_[id] = std::move(job);
+    if (!started) return Advance();
     Send(FrameWriter(Wire::kStarted).Put(id).Put(static_cast<int32_t>(first)).Finish());
   }
 
@@ -220,12 +219,7 @@ class Spawner {
       if (job.alive.empty() && (!orphans || MembersOf(job).empty())) {
         // The last processes of a job may be zombies; remove them before the end of the job is reported.
         Reap();
-        Send(FrameWriter(Wire::kEnded)
-                 .Put(it->first)
-                 .Put(static_cast<int32_t>(job.exit_status))
-                 .Put(static_cast<int32_t>(job.failed))
-                 .Put(static_cast<uint8_t>(job.stopped))
-                 .Finish());
+        SendEnd(it->first, job);
         it = jobs_.erase(it);
         continue;
       }
@@ -238,6 +232,16 @@ class Spawner {
       }
       ++it;
     }
+  }
+
+  void SendEnd(uint64_t id, const RunningJob& job) {
+    if (!job.error.empty()) return Send(FrameWriter(Wire::kFailed).Put(id).Put(job.error).Finish());
+    Send(FrameWriter(Wire::kEnded)
+             .Put(id)
+             .Put(static_cast<int32_t>(job.exit_status))
+             .Put(static_cast<int32_t>(job.failed))
+             .Put(static_cast<uint8_t>(job.stopped))
+             .Finish());
   }
 
   // Returns whether the spawner has a child that is not a job's command. It usually has none, which one

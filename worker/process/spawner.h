@@ -14,6 +14,8 @@
 //                        v                                        |
 //                     stopping -- grace over: SIGKILL --> killing-+
 //
+// If a command cannot be started, the job begins in the state killing, and kFailed reports its end.
+//
 // When the socket closes (the worker is gone, even after SIGKILL), the spawner sends SIGTERM to all
 // processes, SIGKILL one second later, and exits. Until then it keeps the descriptors it inherited, among
 // them the lock on the worker's lock file.

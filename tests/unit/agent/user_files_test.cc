@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,6 +57,20 @@ TEST_F(UserFiles, TheScriptOfAJobIsInItsDirectory) {
   ASSERT_TRUE(PrepareJob(own_, "job-1", "#!/bin/bash\n").ok());
   const auto script = ReadUserFile(own_, own_ + "/allocations/job-1", "job.sh", 0, 100);
   EXPECT_EQ(script.value_or(script.status().ToString()), "#!/bin/bash\n");
+}
+
+TEST_F(UserFiles, AScriptThatDoesNotFitIsReportedWithTheReason) {
+  ASSERT_TRUE(MakeUserDirectory(own_).ok());
+  // With a limit of the file size, write behaves as on a full disk: the first call writes a part.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{5, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status written = PrepareJob(own_, "job-1", "#!/bin/sh\n");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(written.message(), HasSubstr("job.sh: File too large"));
 }
 
 TEST_F(UserFiles, AScriptIsNotWrittenThroughASymlink) {

@@ -783,6 +783,35 @@ TEST_F(AgentNoiseTest, AWorkerThatLeavesDoesNotCalibrate) {
   EXPECT_FALSE(WaitForState(AttemptStatus::ENDED).noise().has_after());
 }
 
+// Ranks of slurmstepd. The test decides when they are gone.
+class HandTagged final : public TaggedProcesses {
+ public:
+  explicit HandTagged(std::function<void()>* gone) : gone_(gone) {}
+  void End(absl::Duration, std::function<void()> gone) override { *gone_ = std::move(gone); }
+
+ private:
+  std::function<void()>* const gone_;
+};
+
+TEST_F(AgentTest, EndsTheRanksOfAnAttemptThatIsAbandonedWhileItsOutputIsRead) {
+  std::function<void()> gone;
+  launch_.launcher = Launcher::kSrun;
+  host_.tagged = [&gone](const std::string&) { return std::make_unique<HandTagged>(&gone); };
+  StartAgent();
+  v1::SynchronizeResponse desired = Desired({kToken});
+  auto& rule = (*desired.mutable_attempts(0)->mutable_spec()->mutable_extract()->mutable_fields())["a"];
+  (*rule.mutable_struct_value()->mutable_fields())["regex"].set_string_value("a=(.*)");
+  AnswerPoll(desired);
+  WaitForJob().started(100);
+  WaitForState(AttemptStatus::RUNNING);
+  processes_.jobs[0].ended({});  // the loop reads the rest of the output after the answer
+  Answer(Desired({}));
+  WaitForPoll([](const auto& request) { return request.attempts_size() == 0; });
+  ASSERT_TRUE(gone != nullptr) << "ranks that outlived srun were not ended";
+  gone();
+  loop_.Step();  // destroys the attempt
+}
+
 TEST_F(AgentTest, LeavesAlthoughGitHasNotEnded) {
   Append(dir_ / "train.py", "print(1)\n");
   std::filesystem::create_directories(dir_ / ".git/refs/heads");

@@ -209,6 +209,20 @@ TEST(PlanLaunch, GivesRanksTheParametersAndVariablesOfTheStudy) {
   EXPECT_THAT(plan->commands[0].environment, Not(Contains("PATH=/bin")));
 }
 
+// Otherwise all points of an axis env.OMP_NUM_THREADS would run with the same number of threads.
+TEST(PlanLaunch, TheStudyMaySetThreadsAndYielding) {
+  auto attempt = Desired(2, 2);
+  auto& env = *attempt.mutable_spec()->mutable_env()->mutable_fields();
+  env["OMP_NUM_THREADS"].set_string_value("7");
+  env["OMPI_MCA_mpi_yield_when_idle"].set_string_value("0");
+  const auto plan = PlanLaunch(attempt, Custom("mpirun", {"a"}), Host());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->commands[0].environment, Contains("OMP_NUM_THREADS=7"));
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains("OMP_NUM_THREADS=2")));
+  EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_mpi_yield_when_idle=0"));
+  EXPECT_THAT(plan->commands[0].environment, Not(Contains("OMPI_MCA_mpi_yield_when_idle=1")));
+}
+
 TEST(PlanLaunch, LeavesTheTransportOfOpenMpiToTheStudy) {
   auto attempt = Desired(2);
   (*attempt.mutable_spec()->mutable_env()->mutable_fields())["OMPI_MCA_btl"].set_string_value("self,tcp");
@@ -279,6 +293,15 @@ TEST(InheritedEnvironment, LeavesOutTracesOfASurroundingStepAndOurOwnVariables) 
                                     "SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_EXPORT_ENV=PATH", "RANK=3",
                                     "RANKING=1", "SCALELAB_ALLOCATION_SECRET=s"}),
               ElementsAre("PATH=/bin", "SLURM_JOB_ID=7", "RANKING=1"));
+}
+
+TEST(InheritedEnvironment, KeepsTheSettingsOfMpiUnlessAnMpiStepHasSetThem) {
+  EXPECT_THAT(
+      InheritedEnvironment({"OMPI_MCA_btl_tcp_if_include=ib0", "PMIX_MCA_gds=hash", "OMPI_FILE_LOCATION=/x"}),
+      ElementsAre("OMPI_MCA_btl_tcp_if_include=ib0", "PMIX_MCA_gds=hash"));
+  EXPECT_THAT(InheritedEnvironment({"A=b", "OMPI_MCA_ess=pmi", "OMPI_COMM_WORLD_RANK=0"}),
+              ElementsAre("A=b"));
+  EXPECT_THAT(InheritedEnvironment({"A=b", "PMIX_MCA_gds=hash", "PMIX_RANK=0"}), ElementsAre("A=b"));
 }
 
 TEST(PlanLaunch, StartsOneProcessForAllReplicasWithTheirCores) {

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_split.h"
 #include "google/protobuf/util/json_util.h"
@@ -127,6 +129,53 @@ TEST_F(OutputMetricsTest, ReadsStandardErrorToo) {
   Append(dir_ / "rank-0.err", "b=2\n");
   EXPECT_EQ(Finish(*metrics, true), "");
   EXPECT_THAT(Events(), ElementsAre(R"({"event":"finish","metrics":{"a":1.0,"b":2.0}})"));
+}
+
+// The output of a program in a directory that the filesystem cannot read for a while.
+class UnreadableOutputTest : public OutputMetricsTest {
+ protected:
+  UnreadableOutputTest() {
+    google::protobuf::Struct rules;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(
+                    R"j({"a": {"regex": "a=(.*)", "per": "run", "take": "last"}})j", &rules)
+                    .ok());
+    metrics_ = *OutputMetrics::New(stepped_, rules, {dir_ / "run/rank-0.out"}, dir_ / "events-0.jsonl");
+    std::filesystem::create_directory(dir_ / "run");
+    Append(dir_ / "run/rank-0.out", "a=1\n");
+    metrics_->Start();
+    Append(dir_ / "run/rank-0.out", "a=2\n");
+    // A file in place of the directory: the path then fails with ENOTDIR.
+    std::filesystem::rename(dir_ / "run", dir_ / "away");
+    Append(dir_ / "run", "");
+    metrics_->Finish(true, [this](std::string text) { problem_ = std::move(text); });
+    stepped_.Step();
+  }
+  void Advance(absl::Duration duration) {
+    now_ += duration;
+    stepped_.Step();
+  }
+
+  absl::Duration now_ = absl::Seconds(1000);
+  EventLoop stepped_{{[this] { return now_; }, [] { return uint64_t{1}; }}};
+  std::unique_ptr<OutputMetrics> metrics_;
+  std::optional<std::string> problem_;
+};
+
+TEST_F(UnreadableOutputTest, IsReadWhenTheFilesystemRespondsAgain) {
+  EXPECT_FALSE(problem_.has_value()) << "a=1 is not the last value";
+  std::filesystem::remove(dir_ / "run");
+  std::filesystem::rename(dir_ / "away", dir_ / "run");
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(problem_.value_or("none came"), "");
+  EXPECT_THAT(Events(), ElementsAre(R"({"event":"finish","metrics":{"a":2.0}})"));
+}
+
+TEST_F(UnreadableOutputTest, IsGivenUpAfterAMinute) {
+  Advance(absl::Seconds(59));
+  EXPECT_FALSE(problem_.has_value());
+  Advance(absl::Seconds(2));
+  EXPECT_THAT(problem_.value_or("none came"), HasSubstr("Cannot read '" + (dir_ / "run/rank-0.out")));
+  EXPECT_THAT(Events(), IsEmpty());
 }
 
 TEST_F(OutputMetricsTest, AProgramWithoutOutputLacksItsMetrics) {

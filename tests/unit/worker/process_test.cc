@@ -148,6 +148,22 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
   EXPECT_FALSE(ended_.has_value());
 }
 
+TEST_F(ProcessTest, LeavesNothingOfAJobWhoseLastCommandCannotBeStarted) {
+  std::vector<Command> commands{Shell("sleep 1000 & echo $! > child; wait")};
+  // The shell starts its child while the spawner starts these.
+  commands.insert(commands.end(), 300, Shell("exit 0"));
+  commands.push_back(Shell(""));
+  commands.back().argv = {"/nowhere/program"};
+  Start(std::move(commands));
+  ASSERT_TRUE(loop_.RunUntil([&] { return started_.has_value(); }, kPatience));
+  EXPECT_THAT(started_->status().message(), HasSubstr("/nowhere/program"));
+  int child = 0;
+  if (absl::SimpleAtoi(ReadAll(dir_ / "child"), &child)) {
+    EXPECT_TRUE(Gone(child)) << "the child of the first command";
+  }
+  EXPECT_FALSE(ended_.has_value());
+}
+
 TEST_F(ProcessTest, DoesNotWaitForTheReaderOfAFifoThatIsTheOutput) {
   Command command = Shell("echo started");
   command.output = dir_ / "unread";

@@ -37,6 +37,13 @@ TEST(Sha256, IsTheStandardOne) {
   EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+TEST(FileSha256, IsEmptyIfAReadFails) {
+  TempDir dir;
+  EXPECT_EQ(FileSha256(dir.path()), "") << "a directory can be opened, but not read";
+  Append(dir / "file", "abc");
+  EXPECT_EQ(FileSha256(dir / "file"), Sha256("abc"));
+}
+
 // A Processes that answers `--version` only when the test decides.
 class HeldProcesses final : public Processes {
  public:
@@ -77,6 +84,28 @@ TEST(Provenance, WaitsForTheTrainersVersionsAndNamesBinariesByHash) {
   EXPECT_EQ(written["environment"]["A"], "1");
   EXPECT_GT(written["hardware"]["memory_bytes"], 0);
   EXPECT_FALSE(std::filesystem::exists(processes.job_.commands[0].output));
+}
+
+TEST(Provenance, AsksTheTrainerAlthoughTmpdirDoesNotExist) {
+  TempDir dir;
+  Append(dir / "trainer", "#!/bin/sh\n");
+  chmod((dir / "trainer").c_str(), 0755);
+  EventLoop loop;
+  HeldProcesses processes;
+  Provenance provenance(loop, {"", "", dir / "trainer"}, {});
+  const char* const value = getenv("TMPDIR");
+  const std::string before = value == nullptr ? "" : value;
+  setenv("TMPDIR", (dir / "nowhere").c_str(), 1);
+  provenance.AskTrainer(processes, [] {});
+  if (value == nullptr) {
+    unsetenv("TMPDIR");
+  } else {
+    setenv("TMPDIR", before.c_str(), 1);
+  }
+  ASSERT_EQ(processes.job_.commands.size(), 1u);
+  EXPECT_TRUE(std::filesystem::exists(processes.job_.commands[0].output));
+  processes.ended_({});
+  EXPECT_FALSE(provenance.asking());
 }
 
 // An event loop whose clock the test sets.
