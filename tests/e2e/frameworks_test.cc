@@ -168,6 +168,26 @@ TEST_F(FrameworksTest, HorovodsRanksAreStartedByMpirun) {
   EXPECT_EQ(service_->WaitFor(study, 60), 0) << service_->Run({"run", "list", study}).out;
 }
 
+TEST_F(FrameworksTest, ParametersAndVariablesOfAStudyReachTheAdapter) {
+  constexpr char kChecks[] = R"(
+spec = json.load(open(os.environ["SCALELAB_SPEC"]))
+assert spec["params"] == {"width": 8, "note": "a b"}, spec
+assert spec["env"] == {"TOY_LEVEL": "x=y z"}, spec
+assert [os.environ.get(name) for name in ("SCALELAB_PARAM_WIDTH", "SCALELAB_PARAM_NOTE", "TOY_LEVEL")] == ["8", "a b", "x=y z"]
+start()
+finish()
+)";
+  Adapter(kChecks);
+  Adapter(kChecks, "horovod_pytorch.py");  // its ranks are started by mpirun
+  const std::string study = service_->Submit(R"(study: s
+fixed: {model: resnet20, dataset: synthetic, max_steps: 3, params: {width: 8, note: a b}, env: {TOY_LEVEL: x=y z}}
+matrix: {engine: [pytorch/ddp, horovod/pytorch], ranks: [2]}
+retry: {max: 0}
+)");
+  EXPECT_EQ(service_->WaitFor(study, 60), 0) << service_->Run({"run", "list", study, "-o", "wide"}).out;
+  EXPECT_EQ(service_->Runs(study).size(), 2u);
+}
+
 TEST_F(FrameworksTest, OneProcessTellsOfEveryReplica) {
   Adapter(
       "assert ranks == int(os.environ['SCALELAB_REPLICAS']) == 2 and os.environ['OMP_NUM_THREADS'] == '2'\n"

@@ -1,7 +1,9 @@
 """scalelab.events: the lines that it writes, and runs of the real service with a script that uses it."""
+import importlib
 import json
 import subprocess
 import sys
+import types
 import unittest
 from unittest import mock
 
@@ -68,6 +70,76 @@ class EventsTest(fixture.InDirectory):
             self.now[0] += 2
             run.step()
         self.assertEqual([line["metrics"]["step/total_s"] for line in self.lines() if line["event"] == "step"], [0, 1, 2])
+
+    def totals(self):
+        return [line["metrics"]["step/total_s"] for line in self.lines() if line["event"] == "step"]
+
+    def test_the_wait_for_a_tensor_on_a_gpu_is_part_of_its_step(self):
+        def wait(_):
+            self.now[0] += 3
+            return 2.0
+
+        tensor = type("Tensor", (), {"__float__": wait})()
+        with self.run_of() as run:
+            for _ in range(2):
+                self.now[0] += 1
+                run.step(loss=tensor)
+        self.assertEqual(self.totals(), [4, 4])
+        self.assertEqual(self.lines()[-1]["metrics"]["run/throughput"], 16)
+
+    def test_the_loss_of_a_run_is_that_of_its_last_steps(self):
+        with self.run_of() as run:
+            run.step(loss=4)
+            run.epoch()
+            run.epoch(accuracy=0.5)  # an evaluation without steps
+        self.assertEqual(self.lines()[-1]["metrics"]["run/train_loss"], 4)
+        with self.run_of() as run:
+            run.step(loss=4)
+            run.epoch()
+            run.step(loss=2)  # an epoch that does not end
+        self.assertEqual(self.lines()[-1]["metrics"]["run/train_loss"], 2)
+
+    def test_results_of_the_script_replace_those_of_later_epochs(self):
+        with self.run_of() as run:
+            run.result(accuracy=0.9, train_loss=1)
+            run.step(loss=4)
+            run.epoch(accuracy=0.5)
+        results = self.lines()[-1]["metrics"]
+        self.assertEqual((results["run/accuracy"], results["run/train_loss"]), (0.9, 1))
+
+    @staticmethod
+    def callback(framework, base, run):
+        """Returns the callback for a framework, which need not be installed."""
+        module = types.ModuleType(framework)
+        setattr(module, base, object)
+        with mock.patch.dict(sys.modules, {framework: module}):
+            return importlib.import_module("scalelab." + framework).Callback(run)
+
+    def test_lightning_reports_whole_losses_and_steps_without_validations(self):
+        trainer = types.SimpleNamespace(estimated_stepping_batches=1, accumulate_grad_batches=4, logged_metrics={}, callback_metrics={})
+        with self.run_of() as run:
+            callback = self.callback("lightning", "Callback", run)
+            callback.on_train_start(trainer, None)
+            self.now[0] += 1
+            callback.on_train_batch_end(trainer, None, {"loss": 0.5}, None, 0)  # Lightning has divided the loss by 4
+            self.now[0] += 30
+            callback.on_validation_end(trainer, None)
+            self.now[0] += 2
+            callback.on_train_batch_end(trainer, None, None, None, 1)
+        self.assertEqual(self.totals(), [1, 2])
+        self.assertEqual([line["metrics"].get("train/loss") for line in self.lines() if line["event"] == "step"], [2, None])
+
+    def test_transformers_reports_steps_without_checkpoints(self):
+        control = types.SimpleNamespace(should_log=False)
+        with self.run_of() as run:
+            callback = self.callback("transformers", "TrainerCallback", run)
+            self.now[0] += 1
+            callback.on_step_end(None, None, control)
+            self.now[0] += 20
+            callback.on_save(None, None, control)
+            self.now[0] += 2
+            callback.on_step_end(None, None, control)
+        self.assertEqual(self.totals(), [1, 2])
 
     def test_time_to_accuracy_counts_training_until_the_first_epoch_that_reaches_the_target(self):
         with self.run_of({"target_accuracy": 0.5}) as run:

@@ -133,6 +133,12 @@ class NameTest(fixture.InDirectory):
         self.assertIs(client.study_points.call_args.args[0], client.study.return_value)
 
 
+class RecordsTest(unittest.TestCase):
+    def test_a_number_that_is_too_large_for_tensorboard_is_infinite(self):
+        records = export._records([(1.0, 3, "perplexity", 1e300), (1.0, 4, "perplexity", -1e300), (1.0, 5, "perplexity", 2.0)])
+        self.assertEqual(scalars(b"".join(records)), [("perplexity", 3, math.inf), ("perplexity", 4, -math.inf), ("perplexity", 5, 2)])
+
+
 class MissingPointsTest(fixture.InDirectory):
     def test_runs_without_points_are_left_out_and_removed_points_are_named(self):
         service = fixture.Service("retention:\n  database: {max_size: 1MiB}\n")

@@ -214,7 +214,7 @@ class KerasJax(training.Engine):
 def _join(spec, rank, ranks):
     """Imports JAX with this rank's threads and device, and connects it to the other ranks."""
     os.environ["KERAS_BACKEND"] = "jax"
-    os.environ["NPROC"] = str(spec.cpus_per_rank)  # threads of XLA's pools
+    spec.set_variables(NPROC=str(spec.cpus_per_rank))  # threads of XLA's pools
     cuda, local_rank = choices.needs_gpu(spec), int(os.environ.get("LOCAL_RANK", "0"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if cuda and not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):

@@ -31,6 +31,7 @@ class PytorchLocalSgd(PytorchDdp):
                 post_local_gradient_allreduce=False,
             )
             wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+            self._bytes = self.gradient_bytes  # of the gradients, and of the parameters
         return wrapped
 
     def wrap_optimizer(self, optimizer):
@@ -39,6 +40,21 @@ class PytorchLocalSgd(PytorchDdp):
         averager = PeriodicModelAverager(period=self.spec.local_steps, warmup_steps=self.spec.local_start_step)
         return PostLocalSGDOptimizer(optim=optimizer, averager=averager)
 
+    def begin_step(self, images, labels, rate):
+        if self.ranks > 1:
+            averager = self.optimizer.averager
+            local_steps = averager.step - averager.warmup_steps
+            # Before local_start_step, ranks average gradients, and later the parameters in every `period` steps.
+            self.gradient_bytes = self._bytes if local_steps < 0 or local_steps % averager.period == 0 else 0
+        return super().begin_step(images, labels, rate)
+
+    def apply(self):
+        if self.ranks == 1:
+            super().apply()
+            return
+        self.optimizer.optim.step()
+        self._average_periodically()
+
     def apply_scaled(self, scaler):
         if self.ranks == 1:
             super().apply_scaled(scaler)
@@ -46,7 +62,13 @@ class PytorchLocalSgd(PytorchDdp):
         # A rank skips its own steps with infinite gradients, but it averages in the same steps as all others.
         scaler.step(self.optimizer.optim)
         scaler.update()
+        self._average_periodically()
+
+    def _average_periodically(self):
+        """Does the second part of PostLocalSGDOptimizer.step. Its time is that of communication."""
+        self._clock.mark("step/optimizer_s")
         self.optimizer.averager.average_parameters(params=self.optimizer.param_groups)
+        self._clock.mark("step/comm_exposed_s")
 
     def state(self):
         return {**super().state(), "hook": {"iter": self._hook.iter if self.ranks > 1 else 0}}

@@ -32,7 +32,9 @@ from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from pytorch_fsdp import PytorchFsdp  # noqa: E402
 from pytorch_local_sgd import PytorchLocalSgd  # noqa: E402
 from pytorch_pipeline import PytorchPipeline  # noqa: E402
+from pytorch_zero1 import PytorchZero1  # noqa: E402
 from scalelab.spec import Spec  # noqa: E402
+from scalelab.torch_device import HostClock  # noqa: E402
 from scalelab.torch_engine import TorchEngine  # noqa: E402
 
 
@@ -41,6 +43,16 @@ def engine(kind, **attributes):
     made = kind.__new__(kind)
     made.__dict__.update(attributes)
     return made
+
+
+class Marks:
+    """A clock that records the names of its marks."""
+
+    def __init__(self):
+        self.names = []
+
+    def mark(self, name):
+        self.names.append(name)
 
 
 def scaler_of(value, parameters):
@@ -101,11 +113,38 @@ class GpuPaths(unittest.TestCase):
         weight = nn.Parameter(torch.ones(2))
         calls = []
         averager = types.SimpleNamespace(average_parameters=lambda **_: calls.append(1))
-        local = engine(PytorchLocalSgd, ranks=2, optimizer=PostLocalSGDOptimizer(torch.optim.SGD([weight], lr=1.0), averager))
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD([weight], lr=1.0), averager)
+        local = engine(PytorchLocalSgd, ranks=2, optimizer=optimizer, _clock=HostClock())
         local.apply_scaled(scaler_of(float("inf"), [weight]))
         self.assertEqual((calls, weight.tolist()), ([1], [1.0, 1.0]))
         local.apply_scaled(scaler_of(65536.0, [weight]))  # a gradient of 1
         self.assertEqual((calls, weight.tolist()), ([1, 1], [0.0, 0.0]))
+
+    def test_averages_of_local_sgd_are_communication(self):
+        marks = Marks()
+        weight = nn.Parameter(torch.ones(2))
+        weight.grad = torch.zeros(2)
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD([weight], lr=1.0), PeriodicModelAverager(3, warmup_steps=2))
+        local = engine(PytorchLocalSgd, ranks=2, optimizer=optimizer, _clock=marks, _bytes=8)
+        sent = []
+        with mock.patch.object(TorchEngine, "begin_step", lambda *_: None):
+            for _ in range(7):
+                local.begin_step(None, None, 0.1)
+                sent.append(local.gradient_bytes)
+                local.apply()
+        self.assertEqual(marks.names, ["step/optimizer_s", "step/comm_exposed_s"] * 7)
+        # Gradients in two steps, and parameters in steps 2 and 5.
+        self.assertEqual(sent, [8, 8, 8, 0, 0, 8, 0])
+
+    def test_the_exchange_of_parameters_of_zero_is_communication(self):
+        model, marks = nn.Linear(2, 1), Marks()
+        zero = engine(PytorchZero1, ranks=2, spec=Spec.parse("{}", "spec.json"), precision=types.SimpleNamespace(scaler=None),
+                      device=torch.device("cpu"), _clock=marks)
+        zero.optimizer = zero.make_optimizer(model)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        zero.apply()
+        self.assertEqual(marks.names, ["step/optimizer_s", "step/comm_exposed_s"])
 
     def test_momentum_has_a_value_although_the_first_step_is_skipped(self):
         torch.use_deterministic_algorithms(True)  # fills new memory with NaN

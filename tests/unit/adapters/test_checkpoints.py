@@ -1,10 +1,12 @@
 import contextlib
+import errno
 import io
 import json
 import os
 import signal
 import threading
 import unittest
+from unittest import mock
 
 import fixture
 from scalelab import checkpoint_store, checkpoints, durable, stop_signal
@@ -117,6 +119,33 @@ class StoreTest(fixture.InDirectory):
         self.assertEqual(self.newest()[0][0][0], 1)
         self.save(3)
         self.assertEqual(sorted(os.listdir(self.path("checkpoints"))), ["step-000000000001", "step-000000000003"])
+
+    def test_a_file_system_that_fails_is_an_error_and_no_damage(self):
+        self.save(1, ranks=2)
+        sum_of_file, stat = durable.sum_of_file, os.stat
+
+        def unreadable(path):
+            if path.endswith("rank-1.bin"):
+                raise OSError(errno.EIO, "Input/output error", path)
+            return sum_of_file(path)
+
+        with mock.patch.object(durable, "sum_of_file", unreadable):
+            found, errors = self.newest(2)
+        self.assertEqual((found[0][0], errors), (1, ""))
+        self.assertRegex(str(found[1]), "cannot read .*/rank-1.bin: Input/output error; start again when its file system works")
+        with mock.patch.object(os, "listdir", side_effect=PermissionError(errno.EACCES, "Permission denied")):
+            (error,), _ = self.newest()
+        self.assertRegex(str(error), "cannot list .*/checkpoints: Permission denied; start again when its file system works")
+
+        def stale(path, *arguments, **options):
+            if str(path).endswith("step-000000000001/manifest.json"):
+                raise OSError(errno.ESTALE, "Stale file handle", path)
+            return stat(path, *arguments, **options)
+
+        with mock.patch.object(os, "stat", stale):
+            self.save(2, ranks=2)
+        self.assertEqual(sorted(os.listdir(self.path("checkpoints"))), ["step-000000000001", "step-000000000002"])
+        self.assertEqual([step for step, *_ in self.newest(2)[0]], [2, 2])
 
     def test_what_one_rank_cannot_write_is_no_checkpoint(self):
         self.save(1, ranks=2)

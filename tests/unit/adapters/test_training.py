@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 
 import fixture
-from scalelab import meter, recipe, training
+from scalelab import horovod, meter, recipe, training
 
 TOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "toy_engine.py")
 WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.float32), "a.running_mean": np.ones(2, np.float32)}
@@ -74,6 +74,28 @@ class TrainingTest(fixture.InDirectory):
         self.assertAlmostEqual(sum(steps), epoch["epoch/seconds"], places=6)
         self.assertGreaterEqual(sum(steps), 0.3)
         self.assertGreaterEqual(sorted(steps)[15], 0.009)
+        # Batches are ready long before the results for which the host waits.
+        data = [e["metrics"]["step/data_s"] for e in events if e["event"] == "step"]
+        self.assertLess(sorted(data[18:])[6], 0.005)
+
+    def test_a_result_that_never_comes_ends_the_rank_in_time(self):
+        status, _, (events,) = self.run_toy("stuck", train_samples="300", epochs=1, comm_timeout_s=1)
+        self.assertEqual(status, 1)
+        self.assertEqual({key: events[-1][key] for key in ("event", "message", "kind")},
+                         {"event": "error", "kind": "communication",
+                          "message": "another rank is gone or late, see the output of all ranks: a step has taken longer than 1 s; "
+                                     "raise comm_timeout_s if it is only slow"})
+
+    def test_memory_is_that_of_training_without_the_copy_of_the_parameters(self):
+        _, _, (events,) = self.run_toy("copies")
+        self.assertLess(events[-1]["metrics"]["run/peak_memory_bytes"], 256 << 20)
+
+    def test_parameters_and_variables_of_a_study_reach_the_engine(self):
+        os.environ.update(SCALELAB_PARAM_WIDTH="8", TOY_LEVEL="3")
+        status, errors, (events,) = self.run_toy("reads", params={"width": 8}, env={"TOY_LEVEL": "3"})
+        self.assertEqual((status, errors), (0, ""))
+        metrics = events[-1]["metrics"]
+        self.assertEqual([metrics[key] for key in ("run/param", "run/variable", "run/level")], [8, 8, 9])
 
     def test_batches_are_prepared_ahead_and_in_order(self):
         status, errors, (events,) = self.run_toy("prepares", train_samples="300", epochs=1)
@@ -120,6 +142,15 @@ class TrainingTest(fixture.InDirectory):
             self.assertEqual({k: events[-1][k] for k in ("event", "message", "kind")},
                              {"event": "error", "message": message, "kind": kind})
             self.assertIn("toy/engine: " + message, errors)
+
+
+class VariablesTest(fixture.InDirectory):
+    def test_variables_of_the_study_replace_those_of_horovod(self):
+        os.environ["HOROVOD_CYCLE_TIME"] = "7"
+        horovod.configure(recipe.Spec(env={"HOROVOD_CYCLE_TIME": "7"}, cycle_time_ms=2, cache_capacity=3))
+        self.assertEqual((os.environ["HOROVOD_CYCLE_TIME"], os.environ["HOROVOD_CACHE_CAPACITY"]), ("7", "3"))
+        horovod.configure(recipe.Spec(cycle_time_ms=2))
+        self.assertEqual(os.environ["HOROVOD_CYCLE_TIME"], "2")
 
 
 class MeterTest(unittest.TestCase):

@@ -7,6 +7,8 @@ import time
 import fixture  # noqa: F401
 from scalelab import training
 
+COPIED = 256 << 20  # bytes
+
 if "lacking" in sys.argv:
     with training.importing("toy/engine", "toys"):
         import scalelab.no_such_framework  # noqa: F401
@@ -21,7 +23,7 @@ class Toy(training.Engine):
         return "toy 1"
 
     def __init__(self, spec, data, rank, ranks, parameters):
-        self.weights, self.steps = parameters, 0
+        self.spec, self.weights, self.steps = spec, parameters, 0
         if "memory" in sys.argv:
             raise MemoryError()
 
@@ -45,6 +47,8 @@ class Toy(training.Engine):
 
     def step(self, images, labels, rate):
         self.steps += 1
+        if "stuck" in sys.argv and self.steps > 1:
+            return threading.Event().wait  # the device never ends this step
         if "later" in sys.argv:
             return self.later()
         if "prepares" in sys.argv:
@@ -67,7 +71,15 @@ class Toy(training.Engine):
         return numbers
 
     def parameters(self):
+        if "copies" in sys.argv:
+            _ = b"x" * COPIED
         return self.weights
+
+    def run_metrics(self):
+        if "reads" not in sys.argv:
+            return {}
+        return {"run/param": self.spec.params["width"], "run/variable": float(os.environ["SCALELAB_PARAM_WIDTH"]),
+                "run/level": float(os.environ["TOY_LEVEL"]) * float(self.spec.env["TOY_LEVEL"])}
 
     def close(self):
         print("closed", os.getpid())

@@ -46,13 +46,14 @@ class Store:
         return os.path.join(self.directory, f"step-{step:012}")
 
     def _steps(self):
-        """Returns the steps of the checkpoints with a manifest, newest first. Not collective."""
+        """Returns the steps of the checkpoints with a manifest, newest first. Raises OSError if the directory exists and cannot be
+        listed. Not collective."""
         try:
             names = os.listdir(self.directory)
-        except OSError:
+        except FileNotFoundError:  # without a checkpoint there is no directory
             return []
         steps = [int(match[1]) for match in map(_STEP.fullmatch, names) if match]
-        return sorted((s for s in steps if os.path.exists(os.path.join(self._path(s), "manifest.json"))), reverse=True)
+        return sorted((s for s in steps if not _is_absent(os.path.join(self._path(s), "manifest.json"))), reverse=True)
 
     def _any(self, true_here):
         return self._sums([float(true_here)])[0] > 0
@@ -93,7 +94,7 @@ class Store:
         if failed or self._any(error is not None):
             return None
         if self._rank == 0:
-            self._remove_old()
+            _ignoring_errors(self._remove_old)  # the next checkpoint tries again
         return sum(int(r[4:20], 16) for r in ranks)
 
     def _write_manifest(self, step, sums):
@@ -107,25 +108,36 @@ class Store:
             _ignoring_errors(os.remove, os.path.join(self._path(step), "manifest.json"))
         for name in os.listdir(self.directory):
             path = os.path.join(self.directory, name)
-            incomplete = _STEP.fullmatch(name) and not os.path.exists(os.path.join(path, "manifest.json"))
+            incomplete = _STEP.fullmatch(name) and _is_absent(os.path.join(path, "manifest.json"))
             if incomplete or name.startswith("damaged-"):
                 shutil.rmtree(path, ignore_errors=True)  # a later checkpoint removes files that cannot be removed now
 
     def load_newest(self):
         """Returns (step, directory, loop) of the newest complete and undamaged checkpoint, or None. Skips damaged checkpoints,
-        and reports them on standard error. Raises RunError if a checkpoint belongs to a run with a different recipe."""
+        and reports them on standard error. Raises RunError if a checkpoint belongs to a run with a different recipe, or if its file
+        system fails: the checkpoint may be undamaged."""
         # Rank 0 decides, because other nodes may have an older view of the directory.
-        found = self._steps() if self._rank == 0 else []
+        try:
+            found = self._steps() if self._rank == 0 else []
+        except OSError as e:
+            raise RunError(f"cannot list {self.directory}: {e.strerror}; start again when its file system works") from e
         for _ in range(int(self._sums([float(len(found))])[0])):
             here = found.pop(0) if self._rank == 0 else 0
             low, middle, high = self._sums([float(here >> shift & _DIGIT - 1) for shift in (0, 16, 32)])
             step = int(low) + _DIGIT * int(middle) + _DIGIT**2 * int(high)
-            path, loop, error = self._path(step), None, None
+            path, loop, error, failure = self._path(step), None, None, None
             try:
                 loop = self._verified(path)
-            except (OSError, ValueError, KeyError, _Damaged) as e:
+            except (FileNotFoundError, ValueError, KeyError, _Damaged) as e:
                 error = e
-            if not self._any(error is not None):
+            except OSError as e:
+                failure = e
+            damaged = self._any(error is not None)
+            if failure is not None:
+                raise RunError(
+                    f"cannot read {failure.filename or path}: {failure.strerror}; start again when its file system works"
+                ) from failure
+            if not damaged:
                 return step, path, loop
             self.damaged += 1
             if error is not None:
@@ -188,6 +200,17 @@ class Store:
         self._sums([0.0])  # all ranks have finished
         if self._rank == 0:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _is_absent(path):
+    """Returns whether a file certainly does not exist. If its file system fails, it may exist."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _ignoring_errors(function, *arguments):

@@ -8,7 +8,7 @@ from .training import importing
 
 def configure(spec):
     """Sets Horovod's environment variables. Must be called before hvd.init."""
-    os.environ.update(
+    spec.set_variables(
         HOROVOD_FUSION_THRESHOLD=str(spec.fusion_threshold_mib << 20),
         HOROVOD_CYCLE_TIME=str(spec.cycle_time_ms),
         HOROVOD_CACHE_CAPACITY=str(spec.cache_capacity),
@@ -19,7 +19,8 @@ def configure(spec):
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(max(1, round(max(spec.comm_timeout_s, spec.stall_warning_s)))),
     )
     if spec.timeline:
-        os.environ["HOROVOD_TIMELINE"] = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "horovod-timeline.json")
+        directory = os.environ.get("SCALELAB_ATTEMPT_DIR", ".")
+        spec.set_variables(HOROVOD_TIMELINE=os.path.join(directory, "horovod-timeline.json"))
 
 
 def start(spec, framework, rank, ranks):

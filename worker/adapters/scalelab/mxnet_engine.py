@@ -15,8 +15,8 @@ def load_mxnet(spec, backends=()):
         raise RunError(
             f'engine {spec.engine} trains on CPUs: set device to "cpu", or remove gpus_per_rank', "configuration"
         )
-    os.environ["OMP_NUM_THREADS"] = str(spec.cpus_per_rank)
-    os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"  # each worker uses the threads above
+    # Each of MXNet's workers uses the threads of OpenMP.
+    spec.set_variables(OMP_NUM_THREADS=str(spec.cpus_per_rank), MXNET_CPU_WORKER_NTHREADS="1")
     with importing(spec.engine, "mxnet"):
         import mxnet
 

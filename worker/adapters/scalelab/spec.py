@@ -5,6 +5,7 @@ catalog/run_parameters.def. The native trainer parses specifications by the same
 """
 import json
 import math
+import os
 import pathlib
 
 from .errors import RunError
@@ -59,6 +60,10 @@ class Spec:
                 setattr(spec, parameter["name"], _convert(value, parameter, source))
         spec._complete_batches(source)
         return spec
+
+    def set_variables(self, **variables):
+        """Sets environment variables of this process, except those that the study sets in `env`."""
+        os.environ.update({name: value for name, value in variables.items() if name not in self.env})
 
     def _complete_batches(self, source):
         if self.global_batch == 0 and self.batch_per_rank == 0:

@@ -25,6 +25,7 @@ class StepLog:
         self._waiting = collections.deque()
         self._ended = time.perf_counter()  # when the last step with a later result ended
         self.sums = sums
+        self.reported = False  # whether the event of a step was written
 
     def add(self, place, result, total, data_seconds, rate, samples):
         self._waiting.append((place, result, total, data_seconds, rate, samples))
@@ -54,3 +55,4 @@ class StepLog:
         if self._rank == 0:
             metrics["train/learning_rate"] = rate
         self._events.step(*place, metrics)
+        self.reported = True

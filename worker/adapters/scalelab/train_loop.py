@@ -121,11 +121,12 @@ class _Training:
                 cpu_before, last = time.process_time(), time.perf_counter()
                 log.resume()
             rate = recipe.learning_rate(self._spec, self.step, in_epoch)
+            ready = time.perf_counter()  # `add` may have waited for results of the device, which is no wait for data
             images, labels = next(self.batches)
             loaded = time.perf_counter()
             result = self.waits.step(images, labels, rate)
             now = time.perf_counter()
-            log.add((epoch, self.step), result, now - last, loaded - last, rate, len(labels))
+            self.waits.add(log, (epoch, self.step), result, now - last, loaded - ready, rate, len(labels))
             last, self.step = now, self.step + 1
         self.waits.end(log)
         self._totals.cpu_seconds += time.process_time() - cpu_before
@@ -193,6 +194,7 @@ class _Training:
         skew = None
         if compute is not None:
             skew = straggler_skew(self.waits.sum([compute if r == self._part else 0.0 for r in range(self._parts)]))
+        memory = peak_resident_bytes()  # the copy of the parameters is not part of the training
         parameters = self.waits.parameters()
         if self._spec.save_parameters and self._rank == 0:
             path = os.path.join(os.environ.get("SCALELAB_ATTEMPT_DIR", "."), "parameters.safetensors")
@@ -206,7 +208,7 @@ class _Training:
         self._events.finish(
             {
                 **meter.metrics(self.batches.sampler.samples_per_epoch),
-                "run/peak_memory_bytes": peak_resident_bytes(),
+                "run/peak_memory_bytes": memory,
                 "run/cpu_utilisation": totals.cpu_seconds / (totals.training_seconds * self._cores),
                 "run/accuracy": totals.accuracy,
                 "run/train_loss": totals.train_loss,

@@ -7,13 +7,20 @@ _FIRST_STEP = 300
 
 class Waits:
     def __init__(self, engine, seconds):
-        self._engine, self._deadline, self._stepped = engine, Deadline(seconds), False
+        self._engine, self._deadline = engine, Deadline(seconds)
+        self._stepped = self._reported = False
 
     def step(self, images, labels, rate):
         with self._deadline("a step", 0 if self._stepped else _FIRST_STEP):
             result = self._engine.step(images, labels, rate)
         self._stepped = True
         return result
+
+    def add(self, log, *step):
+        """Adds a step to the log, which may wait for the results of earlier steps."""
+        with self._deadline("a step", 0 if self._reported else _FIRST_STEP):
+            log.add(*step)
+        self._reported = self._reported or log.reported
 
     def end(self, log):
         with self._deadline("the last steps of an epoch"):

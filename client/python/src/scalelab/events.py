@@ -67,7 +67,8 @@ class Run:
         self._global_batch = global_batch if global_batch is not None else int(self.spec.get("global_batch", 0))
         self._started = self._ended = False
         self._step, self._epoch = 0, 0
-        self._result: dict[str, SupportsFloat | None] = {}
+        self._computed: dict[str, SupportsFloat | None] = {}  # results from epochs
+        self._result: dict[str, SupportsFloat | None] = {}  # results that the script has set
         self._seconds = array.array("d")  # duration of each step
         self._epoch_begin = 0  # index of the first step of this epoch in _seconds
         self._losses: list[float] = []  # losses of this epoch
@@ -106,15 +107,14 @@ class Run:
         `loss=2.5` means `train/loss`, and `data_s=0.1` means `step/data_s`. Names with a slash must be in a mapping:
         `run.step({"train/grad_norm": norm}, loss=loss)`. Values that are None are left out.
         """
-        now = time.monotonic()
         self.start()
-        values = {**(metrics or {}), **{("step/" if key.endswith("_s") else "train/") + key: value for key, value in more.items()}}
-        given = values.get("step/total_s")
-        seconds = float(given) if given is not None else now - self._mark
+        named = {**(metrics or {}), **{("step/" if key.endswith("_s") else "train/") + key: value for key, value in more.items()}}
+        # The conversion of a tensor on a GPU waits for the computations of the step, so it is part of the step.
+        values = {key: float(value) for key, value in named.items() if value is not None}
+        seconds = values.get("step/total_s", time.monotonic() - self._mark)
         self._seconds.append(seconds)
-        loss = values.get("train/loss")
-        if loss is not None:
-            self._losses.append(float(loss))
+        if "train/loss" in values:
+            self._losses.append(values["train/loss"])
         self._write("step", {"step/total_s": seconds, **values}, epoch=self._epoch, step=self._step)
         self._step += 1
         self._mark = time.monotonic()
@@ -138,13 +138,14 @@ class Run:
         values.update(metrics or {})
         values.update({("epoch/" + key if key.startswith("train_") else "eval/" + key): value for key, value in more.items()})
         self._write("epoch", values, epoch=self._epoch)
-        self._result["run/train_loss"] = values.get("epoch/train_loss")
+        if values.get("epoch/train_loss") is not None:
+            self._computed["run/train_loss"] = values["epoch/train_loss"]
         accuracy = values.get("eval/accuracy")
         if accuracy is not None:
-            self._result["run/accuracy"] = float(accuracy)
+            self._computed["run/accuracy"] = float(accuracy)
             target = self.spec.get("target_accuracy", 0)
             if target and float(accuracy) >= target:
-                self._result.setdefault("run/time_to_accuracy_s", sum(self._seconds))
+                self._computed.setdefault("run/time_to_accuracy_s", sum(self._seconds))
         self._epoch += 1
         self._epoch_begin = len(self._seconds)
         self._losses.clear()
@@ -167,7 +168,7 @@ class Run:
             return
         self.start()
         self._ended = True
-        self._write("finish", {**self._measured(), **self._result}, parameter_hash=self.parameter_hash)
+        self._write("finish", {**self._computed, **self._measured(), **self._result}, parameter_hash=self.parameter_hash)
         self._close()
 
     def error(self, message: str, kind: str = "") -> None:

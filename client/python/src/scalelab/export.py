@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import struct
 import time
@@ -57,7 +58,7 @@ def _records(points: Iterable[tuple[float, int, str, float]]) -> Iterable[bytes]
     """Returns the parts of a TensorBoard event file: records of tensorflow.Event, each with its length and checksums."""
     yield _record(_double(1, time.time()) + _bytes(3, b"brain.Event:2"))
     for stamp, step, key, value in points:
-        scalar = _bytes(1, key.encode()) + b"\x15" + struct.pack("<f", value)  # Summary.Value: tag, simple_value
+        scalar = _bytes(1, key.encode()) + b"\x15" + _float(value)  # Summary.Value: tag, simple_value
         # The step of a result is -1. TensorBoard does not show negative steps.
         yield _record(_double(1, stamp) + b"\x10" + _varint(max(step, 0)) + _bytes(5, _bytes(1, scalar)))
 
@@ -69,6 +70,14 @@ def _record(data: bytes) -> bytes:
 
 def _double(field: int, value: float) -> bytes:
     return bytes([field << 3 | 1]) + struct.pack("<d", value)
+
+
+def _float(value: float) -> bytes:
+    """Returns a number in single precision. A number that is too large for it becomes infinite."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _bytes(field: int, value: bytes) -> bytes:

@@ -22,11 +22,16 @@ class Callback(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            loss = loss * trainer.accumulate_grad_batches  # Lightning divides the loss by it for the accumulation of gradients
         metrics: dict[str, Any] = {}
         for key, value in trainer.logged_metrics.items():
             if not key.startswith("val"):
                 metrics[key if "/" in key else "train/" + (key[6:] if key.startswith("train_") else key)] = value
         self._run.step({**metrics, "train/loss": loss})
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._run.resume()  # a validation within an epoch is not part of the next step
 
     # Lightning validates before it calls this function.
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -15,6 +15,11 @@ from scalelab.v1 import study_pb2
 
 StudyLike = Mapping[str, Any]
 _OWN_MAPS = ("params", "env")  # mappings whose keys the user chooses
+# Smallest values of fields in which 0 means "the default" for the server; a 0 in a study is an error. The client in C++ has the same
+# rule (study/file/study_reader.cc).
+_LEAST = {"repeats": 1, "repeats.min": 2, "repeats.max": 2, "scaling.global_batch": 1, "scaling.batch_per_rank": 1,
+          "lr.reference_batch": 1, "resources.cpus_per_rank": 1, "noise_guard.calibration_ms": 10}
+_POSITIVE = ("lr.base", "noise_guard.interval_seconds")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -83,6 +88,8 @@ class _Reader:
         # The word `none` is for users whose configuration has a default for this section.
         if value is None or (path == "notify" and value == "none"):
             return
+        if path == "retry.on" and not value:
+            raise invalid("retry.on: has no causes; to disable retries, write max: 0")
         if path == "matrix":
             self._axes(value, path, message.matrix)
         elif path == "zip":
@@ -129,6 +136,10 @@ class _Reader:
             raise invalid(f"{path}: must be {expected}, not {value!r}")
         if kind in (field.CPPTYPE_INT32, field.CPPTYPE_INT64) and value != int(value):
             raise invalid(f"{path}: must be a whole number, not {value!r}")
+        if value == 0 and path in _LEAST:
+            raise invalid(f"{path}: must be at least {_LEAST[path]}, not 0")
+        if value == 0 and path in _POSITIVE:
+            raise invalid(f"{path}: must be more than 0")
         return int(value) if kind in (field.CPPTYPE_INT32, field.CPPTYPE_INT64) else value
 
     def _axes(self, value: Any, path: str, axes: Any) -> None:
@@ -156,6 +167,8 @@ class _Reader:
             text = _text(value)
             beside = key == "data_dir" or (key == "command" and text.startswith(("./", "../")))
             return struct_pb2.Value(string_value=os.path.normpath(os.path.join(self._directory, text)) if beside and text else text)
+        if key.startswith("params.") and isinstance(value, int) and (abs(value) > 2**1023 or int(float(value)) != value):
+            raise invalid(f"{key}: {value} is a whole number that cannot be stored exactly; write it as text")
         return struct_pb2.Value(number_value=float(value))
 
     def _adaptive_repeats(self, value: Mapping[Any, Any], message: Any) -> None:

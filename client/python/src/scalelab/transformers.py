@@ -38,6 +38,9 @@ class Callback(transformers.TrainerCallback):
         if self._evaluation_follows:
             self._report_epoch()
 
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.resume()  # the writing of a checkpoint is not part of the next step
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._evaluation_follows = control.should_evaluate
         if not self._evaluation_follows:
