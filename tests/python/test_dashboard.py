@@ -98,6 +98,66 @@ SCROLL = """
     };
     requestAnimationFrame(step);"""
 
+# Renews an element twice. Passes whether the focused link is the same element after the first time, and its address after
+# the second time, when the rows have moved.
+RENEW = """
+    const done = arguments[0];
+    import(`${location.origin}/assets/dom.mjs`).then(({h, renew}) => {
+      const box = h('div');
+      document.getElementById('main').append(box);
+      const rows = (step, ...runs) => runs.map((run) => h('p', null, h('a', {href: `#/runs/${run}`}, run), ` step ${step}`));
+      renew(box, rows(1, '1', '2'));
+      const link = box.querySelectorAll('a')[1];
+      link.focus();
+      renew(box, rows(2, '1', '2'));
+      const same = document.activeElement === link && box.textContent;
+      renew(box, rows(3, '2', '3'));
+      const moved = document.activeElement.getAttribute('href');
+      box.remove();
+      done([same, moved]);
+    }).catch((error) => done(String(error)));"""
+
+# Shows the curves of a study that ends while the server computes them. Passes the number of requests for curves.
+ENDING = """
+    const done = arguments[0], fetched = window.fetch;
+    import(`${location.origin}/assets/curves.mjs`).then(async ({curvesTab}) => {
+      const view = {name: 'studies/1', study: {state: 'RUNNING'}, signal: new AbortController().signal};
+      let requests = 0;
+      window.fetch = async (path, options) => {
+        if (path !== 'api/GetCurve') return fetched(path, options);
+        ++requests;
+        view.study = {state: 'SUCCEEDED'};
+        return new Response('{}');
+      };
+      await curvesTab(document.createElement('div'), view);
+      done(requests);
+    }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
+
+# Shows a learning chart while the server does not answer the first request for its points. Passes whether the page
+# reported that the server does not answer, the text of the chart afterwards, and the dashes of the lines in its legend.
+INTERRUPTED = """
+    const done = arguments[0], fetched = window.fetch, leave = new AbortController(), works = [];
+    const points = 'data: {"key":"train/loss","step":["0","9"],"time":[0,9],"value":[2,1]}\\n\\nevent: end\\ndata: {}\\n\\n';
+    let refuse = false;
+    window.fetch = async (path, options) => {
+      if (path !== 'api/ReadPoints') return fetched(path, options);
+      if (!refuse) return new Response(points);
+      refuse = false;
+      throw new TypeError('the connection is refused');
+    };
+    addEventListener('scalelab-connection', ({detail}) => works.push(detail), {signal: leave.signal});
+    import(`${location.origin}/assets/learning.mjs`).then(async ({learningChart}) => {
+      const chart = await learningChart(() => true, leave.signal, 'studies/1/runs/1');
+      document.getElementById('main').append(chart.element);
+      await new Promise((resolve) => setTimeout(resolve));  // the first request of the chart itself has been answered
+      refuse = true;
+      await chart.show(['1', '2'].map((run) => ({name: `studies/1/runs/${run}`, label: `run ${run}`})));
+      done([works.includes(false), chart.element.querySelector('.chart-values').textContent,
+        [...chart.element.querySelectorAll('.legend path')].map((line) => line.getAttribute('stroke-dasharray'))]);
+      leave.abort();
+      chart.element.remove();
+    }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -255,6 +315,60 @@ class DashboardTest(InDirectory):
         self.write("go", "")
         self.browser.wait_for(offered, "eval/accuracy")
         self.assertEqual(self.browser.run("return document.getElementById('metric').value"), "train/loss")
+        self.check_silent()
+
+    def hold_back(self) -> pathlib.Path:
+        """Restarts the service, whose programs then wait until the returned file is deleted."""
+        hold = pathlib.Path(self.write("hold", ""))
+        os.environ["HOLD_BACK"] = str(hold)
+        self.service.stop()
+        self.service.start()
+        return hold
+
+    def test_a_focused_link_does_not_stop_the_page(self) -> None:
+        hold = self.hold_back()
+        self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.log_in()
+        self.go("#/cluster", "Allocations")
+        self.browser.focus("main td a")
+        hold.unlink()
+        self.browser.wait_text("Allocations: none now")
+        self.assertEqual(self.browser.run_async(RENEW), ["1 step 22 step 2", "#/runs/2"])
+        self.check_silent()
+
+    def test_the_list_shows_the_throughput_of_a_run_that_has_ended_meanwhile(self) -> None:
+        hold = self.hold_back()
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}", "Runs 1 to 1 of 1")
+        cell = "document.querySelector('#panel section td:nth-child(5)').textContent"
+        self.assertEqual(self.browser.run(f"return {cell}"), "–")
+        hold.unlink()
+        self.browser.wait_for(f"return /^[0-9]/.test({cell})")
+        self.check_silent()
+
+    def test_the_last_curve_is_from_after_the_end_of_the_study(self) -> None:
+        self.log_in()
+        self.assertEqual(self.browser.run_async(ENDING), 2)
+
+    def test_a_learning_curve_that_cannot_be_read_is_reported_and_read_again(self) -> None:
+        self.log_in()
+        self.assertEqual(self.browser.run_async(INTERRUPTED), [True, "run 1: 1; run 2: 1", ["", "8 4"]])
+
+    def test_the_keyboard_zooms_a_learning_curve(self) -> None:
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.service.run("study", "wait", study)
+        self.log_in()
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "Metric")
+        self.browser.wait_for("return document.querySelectorAll('.chart canvas').length > 0")
+        shown = "return /shown: step .* to /.test(document.querySelector('.chart-values').textContent) === arguments[0]"
+        self.browser.focus(".chart")
+        self.browser.press("+", "Right")
+        self.browser.wait_for(shown, True)
+        self.assertEqual(self.browser.violations(), [])
+        self.browser.press("0")
+        self.browser.wait_for(shown, False)
         self.check_silent()
 
     def test_a_study_is_submitted_and_cancelled(self) -> None:

@@ -13,6 +13,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Returns whether another attempt may succeed after this error. */
+export const passes = (error) => !(error instanceof ApiError) || PASSING.has(error.code);
+
 export const loggedIn = () => localStorage.getItem(STORED) !== null;
 
 async function post(path, body, signal) {
@@ -86,7 +89,7 @@ export async function follow(method, request, onMessage, signal) {
         onMessage(JSON.parse(event.data));
       }
     } catch (error) {
-      if (error instanceof ApiError && !PASSING.has(error.code)) throw error;
+      if (!passes(error)) throw error;
     } finally {
       attempt.abort();
       signal.removeEventListener('abort', stop);
@@ -108,7 +111,7 @@ export async function repeat(ms, work, signal) {
       connection(true);
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof ApiError && !PASSING.has(error.code)) throw error;
+      if (!passes(error)) throw error;
       connection(false);
     }
     await sleep(ms, signal);

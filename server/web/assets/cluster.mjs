@@ -1,6 +1,6 @@
 // The scheduler, its nodes, and all allocations and workers.
 import {call, repeat} from './api.mjs';
-import {facts, h, lastPart, stateOf, table, time} from './dom.mjs';
+import {facts, h, lastPart, renew, stateOf, table, time} from './dom.mjs';
 
 const ALLOCATION_STATES = {INTENDED: 'QUEUED', PENDING: 'QUEUED', RUNNING: 'RUNNING', RELEASING: 'RUNNING', ENDED: 'SUCCEEDED'};
 
@@ -25,10 +25,11 @@ export function allocationTables(cluster) {
 
 export async function clusterPage(main, {signal}) {
   document.title = 'Cluster – scalelab';
+  const page = h('div');
   await repeat(5000, async () => {
     const cluster = await call('GetCluster', {}, signal);
-    if (main.contains(document.activeElement) && document.activeElement.tagName === 'A') return;
-    main.replaceChildren(h('h1', null, 'Cluster'),
+    if (!page.isConnected) main.replaceChildren(page);
+    renew(page, h('h1', null, 'Cluster'),
       facts([['Scheduler', cluster.scheduler], ['Slots', cluster.slots], ['Queued runs', cluster.queued_runs ?? 0], ['Live attempts', cluster.running_attempts ?? 0],
         ['scalelabd', cluster.version], ['Since', time(cluster.start_time)]]),
       cluster.drain_time ? h('p', {class: 'error'}, `The service is drained: no run begins. ${cluster.drain_reason ?? ''}`) : '',

@@ -1,5 +1,5 @@
 // The scaling curves of a study, renewed while it runs.
-import {call, repeat} from './api.mjs';
+import {call, repeat, sleep} from './api.mjs';
 import {h, keyText, number, stateOf, table} from './dom.mjs';
 import {linePlot} from './plot.mjs';
 import {isFinal} from './states.mjs';
@@ -18,20 +18,17 @@ export const meanOf = (estimate) => estimate.mean ?? 0;
 export async function curvesTab(panel, view) {
   let [measure, answer] = ['', null];
   let shown = '';
-  let wait = 5000;
   await repeat(1000, async () => {
+    const final = isFinal(view.study);  // an answer that was requested before the end lacks the last runs
     const begin = performance.now();
     answer = await call('GetCurve', {study: view.name}, view.signal);
     // A large curve takes long to compute, and many people may look at it.
-    wait = Math.max(5000, 20 * (performance.now() - begin));
+    const wait = Math.max(5000, 20 * (performance.now() - begin));
     const text = JSON.stringify(answer);
     if (text !== shown) show();
     shown = text;
-    if (isFinal(view.study)) return false;
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => resolve(true), wait);
-      view.signal.addEventListener('abort', () => { clearTimeout(timer); resolve(false); });
-    });
+    if (!isFinal(view.study)) await sleep(wait, view.signal);
+    return !final;
   }, view.signal);
 
   function show() {

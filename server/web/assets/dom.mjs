@@ -25,6 +25,41 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/**
+ * Makes the content of an element equal to `children`. Elements that are there already are changed, not replaced, so that
+ * the focus, a click in progress and the scrolled position of a table remain. They keep their listeners. A link to another
+ * address is another element, so that a click never opens what it did not begin on.
+ */
+export function renew(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
+  adapt(element, h('div', null, ...children));
+  if (focused === null || element.contains(document.activeElement)) return;
+  [...element.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused)?.focus();
+}
+
+function adapt(element, wanted) {
+  const nodes = [...wanted.childNodes];
+  while (element.childNodes.length > nodes.length) element.lastChild.remove();
+  nodes.forEach((node, i) => {
+    const present = element.childNodes[i];
+    if (present === undefined) return element.append(node);
+    if (present.isEqualNode(node)) return;
+    if (present.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) {
+      present.data = node.data;
+      return;
+    }
+    const same = present.nodeName === node.nodeName && present.nodeType === Node.ELEMENT_NODE && present.getAttribute('href') === node.getAttribute('href');
+    if (!same) return present.replaceWith(node);
+    for (const name of present.getAttributeNames()) if (!node.hasAttribute(name)) present.removeAttribute(name);
+    for (const name of node.getAttributeNames()) {
+      // The policy of the page forbids to set style attributes.
+      if (name === 'style') present.style.cssText = node.style.cssText;
+      else present.setAttribute(name, node.getAttribute(name));
+    }
+    adapt(present, node);
+  });
+}
+
 export const lastPart = (name) => name.slice(name.lastIndexOf('/') + 1);
 
 /** Shapes on 16 x 16, one for each state, so that colour is not needed to tell them apart. */

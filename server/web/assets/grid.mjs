@@ -1,6 +1,6 @@
 // The runs of a study as a heat map of their states, and as a list.
 import {call, repeat} from './api.mjs';
-import {h, keyText, lastPart, number, painter, RUN_STATES, stateOf, symbol, table} from './dom.mjs';
+import {h, keyText, lastPart, number, painter, renew, RUN_STATES, stateOf, symbol, table} from './dom.mjs';
 import {isFinal} from './states.mjs';
 
 const PAGE = 5000;
@@ -21,6 +21,9 @@ export async function gridTab(panel, view) {
 
   let runs = [];
   let at = 0;
+  const outdated = new Set();  // runs whose results and messages may have changed since they were read
+  // These counts are older than the states that are read next, so a change in between is noticed.
+  let counts = JSON.stringify(view.study.counts);
   const states = await readStates(name, signal);
   map.setStates(states);
   showLegend();
@@ -31,40 +34,57 @@ export async function gridTab(panel, view) {
   showList(0);
 
   // WatchStudy says that something has changed, but not which runs.
-  let changed = false;
-  let counts = JSON.stringify(view.study.counts);
+  let changed = counts !== JSON.stringify(view.study.counts);
   view.onChange(() => {
     showLegend();
     changed ||= counts !== JSON.stringify(view.study.counts);
   });
   await repeat(2000, async () => {
     if (changed) {
-      changed = false;
-      counts = JSON.stringify(view.study.counts);
+      const before = JSON.stringify(view.study.counts);
       applyStates(await readStates(name, signal));
-      if (!list.contains(document.activeElement)) showList(at);
+      counts = before;
+      changed = counts !== JSON.stringify(view.study.counts);
+      showList(at);
     }
+    // The states come without results and messages.
+    const listed = chosen().slice(at, at + ROWS_OF_LIST).filter((run) => outdated.has(run));
+    for (const run of listed) update(run, (await call('GetRun', {name: run.name}, signal)).run);
+    if (listed.length) showList(at);
     return changed || !isFinal(view.study);
   }, signal);
+  if (signal.aborted || outdated.size === 0) return;
+  (await readRuns(name, signal)).forEach((now, i) => runs[i] && update(runs[i], now));
+  showList(at);
 
+  function update(run, now) {
+    Object.assign(run, {message: '', summary: {}}, now);
+    outdated.delete(run);
+  }
   function applyStates(bytes) {
-    runs.forEach((run, i) => { run.state = RUN_STATES[bytes.charCodeAt(i) - 1] ?? run.state; });
+    runs.forEach((run, i) => {
+      const ended = isFinal(run);
+      const state = RUN_STATES[bytes.charCodeAt(i) - 1] ?? run.state;
+      if (state !== run.state && (ended || isFinal({state}))) outdated.add(run);
+      run.state = state;
+    });
     map.setStates(bytes);
   }
+  function chosen() { return filter.value ? runs.filter((run) => run.state === filter.value) : runs; }
   function showLegend() {
     legend.replaceChildren(...RUN_STATES.map((state) => h('li', null, symbol(state),
       `${state.toLowerCase()} ${(view.study.counts?.[state.toLowerCase()] ?? 0).toLocaleString('en')}`)));
   }
   function showList(from) {
     at = from;
-    const chosen = filter.value ? runs.filter((run) => run.state === filter.value) : runs;
-    const turn = (title, target, enabled) => h('button', {disabled: !enabled, on: {click: () => showList(target)}}, title);
-    list.replaceChildren(
-      table(`Runs ${Math.min(at + 1, chosen.length)} to ${Math.min(at + ROWS_OF_LIST, chosen.length)} of ${chosen.length.toLocaleString('en')}`,
+    const all = chosen();
+    const turn = (title, step, enabled) => h('button', {disabled: !enabled, on: {click: () => showList(at + step)}}, title);
+    renew(list,
+      table(`Runs ${Math.min(at + 1, all.length)} to ${Math.min(at + ROWS_OF_LIST, all.length)} of ${all.length.toLocaleString('en')}`,
         [['Run'], ['State'], ['Cell', 'wide'], ['Repeat', 'number'], ['Samples/s', 'number'], ['Message', 'wide hide-narrow']],
-        chosen.slice(at, at + ROWS_OF_LIST).map((run) => [h('a', {href: `#/runs/${lastPart(run.name)}`}, lastPart(run.name)), stateOf(run.state), keyText(run.key),
+        all.slice(at, at + ROWS_OF_LIST).map((run) => [h('a', {href: `#/runs/${lastPart(run.name)}`}, lastPart(run.name)), stateOf(run.state), keyText(run.key),
           run.repeat ?? 0, number(run.summary?.['run/throughput']), run.message ?? ''])),
-      chosen.length <= ROWS_OF_LIST ? '' : h('p', {class: 'bar-of'}, turn('Previous', at - ROWS_OF_LIST, at > 0), turn('Next', at + ROWS_OF_LIST, at + ROWS_OF_LIST < chosen.length)));
+      all.length <= ROWS_OF_LIST ? '' : h('p', {class: 'bar-of'}, turn('Previous', -ROWS_OF_LIST, at > 0), turn('Next', ROWS_OF_LIST, at + ROWS_OF_LIST < all.length)));
   }
 }
 
@@ -259,6 +279,7 @@ function heatMap(open, signal) {
     },
     setRuns(list) {
       runs = list;
+      cursor = null;  // its place may not exist in this layout
       layout = layoutOf(runs);
       resize();
     },

@@ -1,11 +1,15 @@
 // Learning curves: metrics of runs over steps or time, renewed while the runs train.
-import {call, collect, repeat} from './api.mjs';
-import {h, keyText, lastPart, number} from './dom.mjs';
+import {call, collect, passes, persist, repeat} from './api.mjs';
+import {errorText, h, keyText, lastPart, number} from './dom.mjs';
 import {legendOf} from './plot.mjs';
 import {isFinal} from './states.mjs';
 
 const MOST_RUNS = 8;
 const POINTS = 400;
+// Lengths of the dashes and gaps of each line, so that colour is not needed to tell lines apart.
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [16, 6], [16, 3, 2, 3, 2, 3], [4, 8], [12, 3, 4, 3]];
+// Keys of the chart: the factor of the width of its window, and how far the window moves, as a share of its width.
+const KEYS = {'+': [0.5, 0], '=': [0.5, 0], '-': [2, 0], ArrowLeft: [1, -0.25], ArrowRight: [1, 0.25], '0': [Infinity, 0]};
 
 let library = null;
 /** Loads dygraphs when the first chart needs it. */
@@ -64,20 +68,23 @@ export async function learningTab(panel, view) {
 export async function learningChart(live, signal, firstRun) {
   const Dygraph = await dygraphs();
   let keys = await metricsOf(firstRun, signal);
-  const metric = h('select', {id: 'metric', on: {change: () => refresh(true)}});
-  const axis = h('select', {id: 'axis', on: {change: () => refresh(true)}}, h('option', {value: 'step'}, 'step'), h('option', {value: 'time'}, 'seconds'));
-  const target = h('div', {class: 'chart', role: 'img', 'aria-label': 'Learning curves; the line below has the last values'});
+  const metric = h('select', {id: 'metric', on: {change: again}});
+  const axis = h('select', {id: 'axis', on: {change: again}}, h('option', {value: 'step'}, 'step'), h('option', {value: 'time'}, 'seconds'));
+  const target = h('div', {class: 'chart', tabindex: '0', role: 'application', 'aria-describedby': 'chart-values', on: {keydown: zoom},
+    'aria-label': 'Learning curves: plus and minus zoom in and out, arrow keys move, 0 shows all; the line below has the last values'});
   const legend = h('div');
-  const values = h('p', {class: 'chart-values soft', role: 'status'});
+  const values = h('p', {class: 'chart-values soft', id: 'chart-values', role: 'status'});
   const none = h('p', {class: 'soft'}, 'No run has reported a metric yet.');
   const element = h('div', {class: 'panel'}, h('p', {class: 'bar-of'}, h('label', {for: 'metric'}, 'Metric ', metric), h('label', {for: 'axis'}, 'over ', axis)), none, target, values, legend);
   let graph = null;
   let runs = [];
   let latest = 0;
+  let renewing = false;  // whether the next drawing begins without the zoom of the one before
+  let last = '';
   let complete = false;  // whether no further metric can appear
   fillKeys();
   signal.addEventListener('abort', () => graph?.destroy());
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => refresh(true), {signal});
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, {signal});
 
   function fillKeys() {
     const before = metric.value || (keys.includes('train/loss') ? 'train/loss' : keys[0]);
@@ -86,21 +93,33 @@ export async function learningChart(live, signal, firstRun) {
     target.hidden = keys.length === 0;
   }
 
+  function again() {
+    return persist(() => refresh(true), signal).catch(report);
+  }
+  function report(error) {
+    if (!signal.aborted) values.textContent = errorText(error);
+  }
+
   async function refresh(renew = false) {
+    renewing ||= renew;
     const mine = ++latest;
     if (!complete) {
       const ended = !live();
-      const found = await metricsOf(firstRun, signal).catch(() => null);
-      complete = ended && found !== null;
-      if (found && found.join() !== keys.join()) {
+      const found = await metricsOf(firstRun, signal);
+      complete = ended;
+      if (found.join() !== keys.join()) {
         keys = found;
         fillKeys();
       }
     }
     if (keys.length === 0 || runs.length === 0) return;
-    const series = await Promise.all(runs.map(({name}) => collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal).catch(() => [])));
+    const series = await Promise.all(runs.map(({name}) => collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal).catch((error) => {
+      if (passes(error)) throw error;  // the chart keeps the last state
+      return [];
+    })));
     if (mine !== latest || signal.aborted) return;
-    draw(series.map(join), renew);
+    draw(series.map(join));
+    tell();
   }
 
   function join(messages) {
@@ -111,40 +130,64 @@ export async function learningChart(live, signal, firstRun) {
     return points;
   }
 
-  function draw(series, renew) {
+  function draw(series) {
     const rows = new Map();
     series.forEach((points, i) => points.forEach(([x, y]) => {
       if (!rows.has(x)) rows.set(x, [x, ...series.map(() => null)]);
       rows.get(x)[i + 1] = y;
     }));
     const data = [...rows.values()].sort((a, b) => a[0] - b[0]);
-    const last = series.map((points, i) => points.length ? `${runs[i].label}: ${number(points[points.length - 1][1], 5)}` : '').filter(Boolean).join('; ');
-    values.textContent = last;
-    legend.replaceChildren(legendOf(runs.map(({label}) => label)));
+    last = series.map((points, i) => points.length ? `${runs[i].label}: ${number(points[points.length - 1][1], 5)}` : '').filter(Boolean).join('; ');
+    legend.replaceChildren(legendOf(runs.map(({label}) => label), DASHES));
     if (data.length === 0) return;
     const style = getComputedStyle(document.documentElement);
     const options = {
       file: data, labels: [axis.value, ...runs.map(({label}) => label)], connectSeparatedPoints: true, xlabel: axis.value === 'step' ? 'step' : 'seconds since the first point',
       colors: runs.map((_, i) => style.getPropertyValue(`--series-${i % 8}`).trim()), strokeWidth: 1.8, axisLineColor: style.getPropertyValue('--soft').trim(),
       gridLineColor: style.getPropertyValue('--line').trim(), digitsAfterDecimal: 4, highlightCircleSize: 4,
+      series: Object.fromEntries(runs.map(({label}, i) => [label, {strokePattern: DASHES[i % DASHES.length].length ? DASHES[i % DASHES.length] : null}])),
       drawPoints: data.length < 40, pointSize: 3, xRangePad: 6,
       highlightCallback: (event, x, points) => { values.textContent = `${axis.value} ${number(x)}: ${points.map((point) => `${point.name}: ${number(point.yval, 5)}`).join('; ')}`; },
-      unhighlightCallback: () => { values.textContent = last; },
+      unhighlightCallback: tell, zoomCallback: tell,
     };
-    if (graph && !renew) return graph.updateOptions(options);
+    if (graph && !renewing) return graph.updateOptions(options);
+    renewing = false;
     graph?.destroy();
     graph = new Dygraph(target, data, options);
   }
 
+  // Shows the last values, and the part of the axis that is visible.
+  function tell() {
+    const [from, to] = graph?.isZoomed('x') ? graph.xAxisRange() : [];
+    values.textContent = from === undefined ? last : `${last} (shown: ${axis.value} ${number(from)} to ${number(to)})`;
+  }
+
+  function zoom(event) {
+    if (!graph || !KEYS[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const [factor, move] = KEYS[event.key];
+    const [first, end] = graph.xAxisExtremes();
+    const [low, high] = graph.xAxisRange();
+    if (!(end > first)) return;  // one point
+    const width = Math.max((high - low) * factor, (end - first) / 1000);
+    if (width >= end - first) {
+      graph.resetZoom();
+    } else {
+      const from = Math.min(Math.max((low + high - width) / 2 + move * width, first), end - width);
+      graph.updateOptions({dateWindow: [from, from + width]});
+    }
+    tell();
+  }
+
   repeat(4000, async () => {
-    if (runs.length) await refresh();
+    await refresh();
     return live();
-  }, signal).then(() => signal.aborted || refresh());
+  }, signal).then(() => signal.aborted || persist(() => refresh(), signal)).catch(report);
   return {
     element,
     async show(list) {
       runs = list;
-      await refresh(true);
+      await again();
     },
   };
 }

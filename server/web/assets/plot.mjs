@@ -86,9 +86,11 @@ export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
     legendOf(series.map(({name}) => name)));
 }
 
-export function legendOf(names) {
-  return h('ul', {class: 'legend', 'aria-label': 'Series'}, names.map((name, i) => h('li', {class: seriesClass(i)},
-    svg('svg', {viewBox: '0 0 16 16', 'aria-hidden': 'true'}, mark(i, 8, 8)), name)));
+/** The names of series with their marks, or with their lines: `dashes` has the lengths of the dashes and gaps of each. */
+export function legendOf(names, dashes = null) {
+  const sample = (i) => dashes === null ? svg('svg', {viewBox: '0 0 16 16', 'aria-hidden': 'true'}, mark(i, 8, 8)) :
+    svg('svg', {viewBox: '0 0 48 16', 'aria-hidden': 'true', style: {width: '3rem'}}, svg('path', {class: 'line', 'stroke-dasharray': dashes[i % dashes.length].join(' '), d: 'M0 8H48'}));
+  return h('ul', {class: 'legend', 'aria-label': 'Series'}, names.map((name, i) => h('li', {class: seriesClass(i)}, sample(i), name)));
 }
 
 /** Effects with intervals around 0. rows: [{name, effect, low, high, text}]. */

@@ -1,6 +1,6 @@
 // All studies with their progress.
 import {call, repeat} from './api.mjs';
-import {h, lastPart, progress, progressText, stateOf, table, time} from './dom.mjs';
+import {h, lastPart, progress, progressText, renew, stateOf, table, time} from './dom.mjs';
 
 const STEP = 50;
 
@@ -15,16 +15,14 @@ export async function studiesPage(main, {signal}) {
   async function refresh() {
     const answer = await call('ListStudies', {page_size: Math.min(size, 1000)}, signal);
     const text = JSON.stringify(answer);
-    if (text === shown || list.contains(document.activeElement) && document.activeElement.tagName === 'A' && text.length === shown.length) return;
+    if (text === shown) return;
     shown = text;
-    const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
-    list.replaceChildren(table('Newest first', [['Study', 'key'], ['State'], ['Progress'], ['Runs', 'hide-narrow wide'], ['Owner', 'hide-narrow'], ['Submitted', 'hide-narrow']],
+    renew(list, table('Newest first', [['Study', 'key'], ['State'], ['Progress'], ['Runs', 'hide-narrow wide'], ['Owner', 'hide-narrow'], ['Submitted', 'hide-narrow']],
       (answer.studies ?? []).map((study) => [
         h('a', {href: `#/studies/${lastPart(study.name)}`}, `${lastPart(study.name)} ${study.display_name ?? ''}`),
         [stateOf(study.state), study.held ? ' (held)' : '', study.pause_reason ? ' (paused)' : ''],
         progress(study.counts), progressText(study.counts), study.owner, time(study.create_time),
       ]), 'no studies yet; the command `scalelab study submit FILE` or the page Submit adds one'));
-    if (focused) list.querySelector(`a[href="${focused}"]`)?.focus();
     more.hidden = !answer.next_page_token || size >= 1000;
   }
   await refresh();

@@ -1,9 +1,9 @@
 // One study: its progress, live, and its parts as tabs.
 import {actionBar} from './actions.mjs';
-import {call, follow, persist, repeat, sleep} from './api.mjs';
+import {call, follow, persist, repeat} from './api.mjs';
 import {curvesTab} from './curves.mjs';
 import {allocationTables} from './cluster.mjs';
-import {duration, errorText, h, keyText, lastPart, number, progress, progressText, secondsBetween, stateOf, table, time} from './dom.mjs';
+import {duration, errorText, h, keyText, lastPart, number, progress, progressText, renew, secondsBetween, stateOf, table, time} from './dom.mjs';
 import {gridTab} from './grid.mjs';
 import {learningTab} from './learning.mjs';
 import {isFinal} from './states.mjs';
@@ -56,7 +56,7 @@ export async function studyPage(main, {parts: [number, tab], identity, signal}) 
       study.pause_reason ? h('p', {class: 'error'}, `Paused: ${study.pause_reason}`) : '',
       view.waiting ? h('p', null, `Waits: ${view.waiting}`) : '');
     buttons.show(study);
-    live.replaceChildren(view.running.length === 0 ? '' : runningTable(view.running));
+    renew(live, view.running.length === 0 ? '' : runningTable(view.running));
   }
 
   function showTabs() {
@@ -104,21 +104,22 @@ function runningTable(running) {
 async function allocationsTab(panel, view) {
   const {name, signal} = view;
   await repeat(5000, async () => {
+    const final = isFinal(view.study);  // an answer that was requested before the end may be older than the end
     const cluster = await call('GetCluster', {}, signal);
     const ours = (cluster.allocations ?? []).filter((allocation) => allocation.study === name);
-    panel.replaceChildren(...allocationTables({...cluster, allocations: ours,
+    renew(panel, ...allocationTables({...cluster, allocations: ours,
       workers: (cluster.workers ?? []).filter((worker) => ours.some((allocation) => allocation.name === worker.allocation))}));
-    return !isFinal(view.study);
+    return !final || ours.length > 0;  // the allocations end some time after the study
   }, signal);
 }
 
 async function explainTab(panel, view) {
-  while (!view.signal.aborted) {
+  await repeat(5000, async () => {
+    const final = isFinal(view.study);
     const {reasons} = await call('ExplainStudy', {name: view.name}, view.signal);
     panel.replaceChildren(h('h2', null, 'Why the rest is not running'), reasonList(reasons));
-    if (isFinal(view.study)) return;
-    await sleep(5000, view.signal);
-  }
+    return !final;
+  }, view.signal);
 }
 
 export const reasonList = (reasons) => h('ol', null, (reasons ?? []).map((reason) => h('li', null, reason.message,
