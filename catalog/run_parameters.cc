@@ -177,7 +177,8 @@ std::string EnginesText(const RunParameter& parameter) {
 
 std::string ShowNumber(double number) {
   char buffer[400];
-  const bool whole = std::abs(number) < 1e15 && number == std::floor(number);
+  constexpr double kExact = 9007199254740992;  // 2^53: a double stores all smaller whole numbers
+  const bool whole = std::abs(number) < kExact && number == std::floor(number);
   auto result = whole ? std::to_chars(buffer, std::end(buffer), static_cast<int64_t>(number))
                       : std::to_chars(buffer, std::end(buffer), number);
   return std::string(buffer, result.ptr);

@@ -69,7 +69,7 @@ std::string ValuesText(const RunParameter& parameter);
 std::vector<absl::string_view> ReadingEngines(const RunParameter& parameter);
 // Returns "all", "native/ddp, native/serial" and the like.
 std::string EnginesText(const RunParameter& parameter);
-// Returns the shortest text that reads back as `number`; whole numbers below 1e15 without an exponent: "1000000".
+// Returns the shortest text that reads back as `number`; whole numbers below 2^53 without an exponent: "1000000".
 std::string ShowNumber(double number);
 // Returns the tables of parameters and engines as JSON, an object {"parameters": [...], "engines": [...]}.
 // The adapters and the tests of frameworks read it as worker/adapters/scalelab/run_parameters.json.

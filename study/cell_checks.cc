@@ -119,15 +119,23 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
 
 // Returns whether the cell runs a custom program with the default batch, and its command does not contain the
 // batch. The batch of such a program is not known.
-bool CellChecker::IgnoresBatch(const RunSpec& run) const {
+bool CellChecker::IgnoresBatch(const RunSpec& run, const std::vector<int>& index) const {
   if (!RunsOwnProgram(run.engine()) || raw_.scaling().global_batch() != 0 || grid_.Sets("global_batch"))
     return false;
-  return std::none_of(run.command().begin(), run.command().end(), [](const std::string& word) {
+  const auto has_batch = [](const std::string& word) {
     const std::vector<std::string> names = TemplateNames(word);
     return std::any_of(names.begin(), names.end(), [](const std::string& name) {
       return name == "global_batch" || name == "batch_per_rank";
     });
-  });
+  };
+  size_t factor = 0;
+  // If the command is an axis, CellMaker leaves it out of `run`.
+  if (const GridAxis* axis = grid_.FindAxis("command", &factor)) {
+    const auto& words = axis->values->Get(index[factor]).list_value().values();
+    return std::none_of(words.begin(), words.end(),
+                        [&](const google::protobuf::Value& word) { return has_batch(word.string_value()); });
+  }
+  return std::none_of(run.command().begin(), run.command().end(), has_batch);
 }
 
 void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) {
@@ -142,7 +150,7 @@ void CellChecker::CheckBatch(const RunSpec& run, const std::vector<int>& index) 
     return;
   }
   int64_t batch = run.global_batch();
-  if (batch < 1 || batch % ranks == 0 || IgnoresBatch(run)) return;
+  if (batch < 1 || batch % ranks == 0 || IgnoresBatch(run, index)) return;
   int64_t below = batch / ranks * ranks;
   Add(grid_.Where("global_batch", index, "scaling.global_batch"),
       absl::StrCat("global_batch ", batch, " does not divide evenly over ", ranks,

@@ -197,7 +197,9 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   CheckRates(spec.lr(), violations);
   if (spec.repeats() < 0) violations->CheckRange("repeats", "repeats", spec.repeats(), 1, kMaxInt);
   if (spec.has_adaptive_repeats()) CheckAdaptiveRepeats(spec, violations);
-  if (spec.seed() > std::numeric_limits<int64_t>::max() - std::max(spec.repeats(), 1)) {
+  const int repeats =
+      spec.has_adaptive_repeats() ? WithDefaults(spec.adaptive_repeats()).max() : spec.repeats();
+  if (spec.seed() > std::numeric_limits<int64_t>::max() - std::max(repeats, 1)) {
     violations->Add("seed", "seed is too large: seed + repeat must fit into 64 bits");
   }
   CheckMeasure(spec.measure(), violations);
@@ -219,6 +221,8 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
   CheckEnum("on_unusable", "on_unusable", spec.on_unusable(), StudySpec::Unusable_IsValid(spec.on_unusable()),
             violations);
   violations->CheckRange("priority", "priority", spec.priority(), -1000, 1000);
+  CheckEnum("visibility", "visibility", spec.visibility(), StudySpec::Visibility_IsValid(spec.visibility()),
+            violations);
   if (spec.has_notify()) CheckNotify(spec.notify(), violations);
   CheckNoiseGuard(spec.noise_guard(), violations);
 }

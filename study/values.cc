@@ -54,13 +54,6 @@ Struct* MutableMapOf(const RunParameter& key, v1::RunSpec* spec) {
   return static_cast<Struct*>(v1::RunSpec::GetReflection()->MutableMessage(spec, FieldOf(key)));
 }
 
-bool IsTextList(const Value& value) {
-  if (value.kind_case() != Value::kListValue) return false;
-  const auto& values = value.list_value().values();
-  return std::all_of(values.begin(), values.end(),
-                     [](const Value& v) { return v.kind_case() == Value::kStringValue; });
-}
-
 std::optional<std::string> CheckText(absl::string_view name, absl::string_view text, size_t longest) {
   if (text.size() > longest) {
     return absl::StrCat(name, " has ", text.size(), " characters; at most ", longest, " are allowed");
@@ -204,7 +197,13 @@ std::optional<std::string> CheckValue(const GridKey& of, const Value& value, boo
       if (value.kind_case() != Value::kBoolValue) return wrong_type("true or false");
       return std::nullopt;
     case ParameterType::kStringList: {
-      if (!IsTextList(value)) return wrong_type("a list of texts");
+      if (value.kind_case() != Value::kListValue) return wrong_type("a list of texts");
+      for (int i = 0; i < value.list_value().values_size(); ++i) {
+        const Value& word = value.list_value().values(i);
+        if (word.kind_case() == Value::kStringValue) continue;
+        return absl::StrCat(key.name, " must be a list of texts, but its word ", i + 1, " is ", Show(word),
+                            "; put the word in quotes");
+      }
       if (value.list_value().values().empty() || value.list_value().values(0).string_value().empty()) {
         return absl::StrCat(key.name, " must start with the name of a program");
       }

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "catalog/enum_word.h"
 #include "google/protobuf/descriptor.h"
@@ -24,14 +27,21 @@ using google::protobuf::Message;
 using google::protobuf::Struct;
 using google::protobuf::Value;
 
-// Returns whether 0 means "the default" for this field of the specification. A 0 written in a file is an
-// error for such a field.
-bool ZeroIsDefault(absl::string_view field) {
-  for (absl::string_view name : {"repeats", "scaling.global_batch", "scaling.batch_per_rank",
-                                 "lr.reference_batch", "resources.cpus_per_rank"}) {
-    if (field == name) return true;
+// Returns the smallest value of a field of the specification in which 0 means "the default": a 0 written in a file is an
+// error for such a field. Returns 0 for other fields.
+int LeastIfZeroIsDefault(absl::string_view field) {
+  constexpr std::pair<absl::string_view, int> kLeast[] = {{"repeats", 1},
+                                                          {"repeats.min", 2},
+                                                          {"repeats.max", 2},
+                                                          {"scaling.global_batch", 1},
+                                                          {"scaling.batch_per_rank", 1},
+                                                          {"lr.reference_batch", 1},
+                                                          {"resources.cpus_per_rank", 1},
+                                                          {"noise_guard.calibration_ms", 10}};
+  for (const auto& [name, least] : kLeast) {
+    if (field == name) return least;
   }
-  return false;
+  return 0;
 }
 
 bool ParseBool(absl::string_view text, bool* value) {
@@ -182,7 +192,8 @@ class StudyReader {
       case FieldDescriptor::CPPTYPE_DOUBLE: {
         double value = 0;
         if (!plain || !ParseNumber(node.text, &value)) return wrong("a number");
-        if (path == "lr.base" && value == 0) return wrong("more than 0");
+        if (value == 0 && (path == "lr.base" || path == "noise_guard.interval_seconds"))
+          return wrong("more than 0");
         return reflection->SetDouble(message, field, value);
       }
       case FieldDescriptor::CPPTYPE_INT32:
@@ -193,8 +204,8 @@ class StudyReader {
         if (small && value != static_cast<int32_t>(value)) {
           return wrong("a whole number from -2147483648 to 2147483647");
         }
-        if (value == 0 && ZeroIsDefault(path)) {
-          return Add(entry.at, path, absl::StrCat(entry.key, " must be at least 1, not 0"));
+        if (const int least = LeastIfZeroIsDefault(path); value == 0 && least > 0) {
+          return Add(entry.at, path, absl::StrCat(entry.key, " must be at least ", least, ", not 0"));
         }
         return small ? reflection->SetInt32(message, field, value)
                      : reflection->SetInt64(message, field, value);
@@ -239,8 +250,22 @@ class StudyReader {
     return key != nullptr && key->type == ParameterType::kMap;
   }
 
-  // Reads a scalar, list or mapping without a fixed type.
-  Value ReadValue(const YamlNode& node, absl::string_view name) {
+  // Adds a problem if `number`, a parameter of the user's own, is not exactly the whole number that the file contains.
+  // The ranges of all other keys are so small that a double is exact.
+  void CheckDigits(const YamlNode& node, double number, absl::string_view name, const std::string& path) {
+    absl::string_view digits = node.text;
+    if (!absl::StartsWith(name, "params.") || digits.find_first_of(".eE") != absl::string_view::npos) return;
+    if (digits[0] == '-' || digits[0] == '+') digits.remove_prefix(1);
+    while (digits.size() > 1 && digits[0] == '0') digits.remove_prefix(1);
+    if (digits == absl::StrFormat("%.0f", std::abs(number))) return;
+    const auto found = file_->positions.find(path);
+    Add(found == file_->positions.end() ? node.at : found->second, path,
+        absl::StrCat(name, " ", Quote(node.text),
+                     " is a whole number that cannot be stored exactly; write it in quotes, as text"));
+  }
+
+  // Reads a scalar, list or mapping without a fixed type, which is the value of the field `path` or a part of it.
+  Value ReadValue(const YamlNode& node, absl::string_view name, const std::string& path) {
     const bool text = IsText(name);
     Value value;
     double number = 0;
@@ -255,6 +280,7 @@ class StudyReader {
         } else if (!node.quoted && !text && ParseBool(node.text, &boolean)) {
           value.set_bool_value(boolean);
         } else if (!node.quoted && !text && ParseNumber(node.text, &number)) {
+          CheckDigits(node, number, name, path);
           value.set_number_value(number);
         } else {
           value.set_string_value(node.text);
@@ -263,7 +289,7 @@ class StudyReader {
       case YamlNode::kList:
         value.mutable_list_value();
         for (const YamlPtr& item : node.items)
-          *value.mutable_list_value()->add_values() = ReadValue(*item, name);
+          *value.mutable_list_value()->add_values() = ReadValue(*item, name, path);
         break;
       case YamlNode::kMap:
         value.mutable_struct_value();  // No key accepts a mapping: the checks need only its kind.
@@ -288,7 +314,7 @@ class StudyReader {
       if (!fresh)
         return Add(entry.at, Path(path, name),
                    absl::StrCat("duplicate key ", Quote(name), " (first on line ", first->second, ")"));
-      (*out->mutable_fields())[name] = ReadValue(*entry.value, name);
+      (*out->mutable_fields())[name] = ReadValue(*entry.value, name, Path(path, name));
     };
     for (const YamlEntry* entry : Entries(node, at, path, path)) {
       if (!IsOwnMap(entry->key)) {
@@ -325,8 +351,9 @@ class StudyReader {
       Items(*entry.value, entry.at, path, name, "; put one value for all cells under fixed");
       return;
     } else {
-      for (const YamlPtr& item : Items(*entry.value, entry.at, path, name))
-        *axis.add_values() = ReadValue(*item, name);
+      const std::vector<YamlPtr> items = Items(*entry.value, entry.at, path, name);
+      for (size_t i = 0; i < items.size(); ++i)
+        *axis.add_values() = ReadValue(*items[i], name, absl::StrCat(path, "[", i, "]"));
     }
     *axes->Add() = std::move(axis);
   }
@@ -361,7 +388,12 @@ class StudyReader {
                   "second, for example [1, 8]");
     }
     for (int64_t value = 1; value <= last; value *= 2) {
-      if (value >= first) axis->add_values()->set_number_value(static_cast<double>(value));
+      if (value < first) continue;
+      if (IsText(name)) {  // a variable; "exclude" and "baseline" compare it as text
+        axis->add_values()->set_string_value(absl::StrCat(value));
+      } else {
+        axis->add_values()->set_number_value(static_cast<double>(value));
+      }
     }
     if (axis->values().empty()) {
       return fail(entries[0].at, absl::StrCat("there is no power of two between ", first, " and ", last));
@@ -458,7 +490,7 @@ class StudyReader {
   }
 
   void ReadCauses(const YamlNode& node, Position at, const std::string& path) {
-    if (node.kind == YamlNode::kList && node.items.empty()) {
+    if (node.kind == YamlNode::kNull || (node.kind == YamlNode::kList && node.items.empty())) {
       return Add(at, path, "on has no causes; to disable retries, write max: 0");
     }
     std::vector<YamlPtr> causes = Items(node, at, path, "on");

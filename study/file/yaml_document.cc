@@ -42,6 +42,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (!node->quoted &&
         (value == "~" || value == "null" || value == "Null" || value == "NULL" || value.empty())) {
       node->kind = YamlNode::kNull;
+      node->text.clear();  // an option of sbatch with a null value, as in `contiguous: ~`, is a flag
     }
     Finish(anchor, mark, std::move(node));
   }

@@ -139,6 +139,7 @@ TEST(Values, AreShownShort) {
   EXPECT_EQ(ShowNumber(-3), "-3");
   EXPECT_EQ(ShowNumber(1e6), "1000000");
   EXPECT_EQ(ShowNumber(1e-12), "1e-12");
+  EXPECT_EQ(ShowNumber(4e15), "4000000000000000") << "programs read it as a whole number";
   EXPECT_EQ(Quote("a\nb"), "'a?b'");
   EXPECT_EQ(Quote(std::string(100, 'x')), "'" + std::string(60, 'x') + "...'");
   std::string cut(59, 'x');

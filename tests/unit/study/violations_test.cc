@@ -197,6 +197,17 @@ TEST(StudyViolations, OwnProgramsThatNameNoBatchRunOnAnyNumberOfRanks) {
       Wrong(custom("--batch={batch_per_rank}", "")),
       Only("scaling.global_batch",
            "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"));
+  const auto axis = [](const std::string& word) {
+    return Spec(R"({"study": "s", "fixed": {"ranks": 3, "engine": "custom"}, "matrix": [
+        {"key": "command", "values": [["run", "x"], ["run", ")" +
+                word + R"("]]}]})");
+  };
+  EXPECT_TRUE(ExpandStudy(axis("--ranks={ranks}")).ok());
+  EXPECT_THAT(
+      Wrong(axis("--batch={batch_per_rank}")),
+      Only("scaling.global_batch",
+           "global_batch 128 does not divide evenly over 3 ranks; the nearest that do are 126 and 129"))
+      << "a command that is an axis";
   EXPECT_THAT(Wrong(custom("x", R"(, "scaling": {"global_batch": 64})")),
               Only("scaling.global_batch",
                    "global_batch 64 does not divide evenly over 3 ranks; the nearest that do are 63 and 66"));
@@ -243,6 +254,8 @@ TEST(StudyViolations, Sections) {
   EXPECT_THAT(WrongWith(R"("repeats": -3)"), Only("repeats", "repeats must be at least 1, not -3"));
   EXPECT_THAT(WrongWith(R"("seed": "9223372036854775807")"),
               Only("seed", "seed is too large: seed + repeat must fit into 64 bits"));
+  EXPECT_THAT(WrongWith(R"("seed": "9223372036854775800", "adaptive_repeats": {"half_width": 0.02})"),
+              Only("seed", "seed is too large: seed + repeat must fit into 64 bits"));
   EXPECT_THAT(WrongWith(R"("lr": {"base": -0.1})"), Only("lr.base", "base must be at least 1e-12, not -0.1"));
   EXPECT_THAT(WrongWith(R"("lr": {"warmup_epochs": -1})"),
               Only("lr.warmup_epochs", "warmup_epochs must be at least 0, not -1"));
@@ -269,6 +282,7 @@ TEST(StudyViolations, Sections) {
            "rank_killed, boot_fail, out_of_memory, timeout, trainer_error, deadline, no_finish, "
            "allocation_cancelled, launch_error"));
   EXPECT_THAT(WrongWith(R"("order": 9)"), Only("order", "unknown order 9"));
+  EXPECT_THAT(WrongWith(R"("visibility": 9)"), Only("visibility", "unknown visibility 9"));
 }
 
 TEST(StudyViolations, SbatchOptions) {

@@ -70,6 +70,11 @@ TEST_F(StudyFileErrors, RulesOfRepeats) {
             "f.yaml:3:11: unknown key 'most'; known: min, max, until");
   EXPECT_EQ(After("repeats: {min: 1, until: {half_width: 2%}}\n"),
             "f.yaml:3:11: min must be at least 2, not 1");
+  for (const std::string end : {"min", "max"}) {
+    EXPECT_EQ(After("repeats: {" + end + ": 0, until: {half_width: 2%}}\n"),
+              "f.yaml:3:11: " + end + " must be at least 2, not 0")
+        << "0 is not the default of " << end;
+  }
   EXPECT_EQ(After("repeats: {min: 5, max: 4, until: {half_width: 2%}}\n"),
             "f.yaml:3:19: max is 4 and below min, 5");
   EXPECT_EQ(After("repeats: {until: {half_width: 200%}}\n"),
@@ -100,6 +105,10 @@ TEST_F(StudyFileErrors, WrongTypes) {
             "f.yaml:3:26: sbatch option 'constraint' must be text, not a list");
   EXPECT_EQ(After("retry: {on: preempted}\n"), "f.yaml:3:9: on must be a list, not 'preempted'");
   EXPECT_EQ(After("retry: {on: []}\n"), "f.yaml:3:9: on has no causes; to disable retries, write max: 0");
+  EXPECT_EQ(After("retry: {on: ~}\n"), "f.yaml:3:9: on has no causes; to disable retries, write max: 0");
+  EXPECT_EQ(
+      Errors("study: s\nfixed: {engine: custom, command: [ls, ~], ranks: 1}\n"),
+      "f.yaml:2:25: command must be a list of texts, but its word 2 is nothing; put the word in quotes");
   EXPECT_EQ(After("notify: {mail: a@b.c, on: [start]}\n"),
             "f.yaml:3:28: unknown occasion 'start'; known: end, first_failure");
   EXPECT_EQ(Errors("study: [a]\nfixed: {model: resnet20, dataset: synthetic, ranks: 2}\n"),
@@ -150,8 +159,29 @@ TEST_F(StudyFileErrors, NumbersThatCannotBe) {
   EXPECT_EQ(After("scaling: {global_batch: 0}\n"), "f.yaml:3:11: global_batch must be at least 1, not 0");
   EXPECT_EQ(After("lr: {base: 0}\n"), "f.yaml:3:6: base must be more than 0, not '0'");
   EXPECT_EQ(After("lr: {base: .nan}\n"), "f.yaml:3:6: base must be a number, not NaN");
+  EXPECT_EQ(After("noise_guard: {interval_seconds: 0}\n"),
+            "f.yaml:3:15: interval_seconds must be more than 0, not '0'");
+  EXPECT_EQ(After("noise_guard: {calibration_ms: 0}\n"),
+            "f.yaml:3:15: calibration_ms must be at least 10, not 0");
   EXPECT_EQ(After("resources: {time: 0}\n"), "f.yaml:3:13: time must be at least one second");
   EXPECT_EQ(After("measure: {warmup_steps: -1}\n"), "f.yaml:3:11: warmup_steps must be at least 0, not -1");
+}
+
+TEST_F(StudyFileErrors, OwnNumbersWithMoreDigitsThanAreStored) {
+  const std::string head = "study: s\nfixed: {engine: custom, command: [a], ranks: 1}\n";
+  const std::string sentence =
+      " is a whole number that cannot be stored exactly; write it in quotes, as text";
+  EXPECT_EQ(Errors(head + "matrix: {params.id: [1, 9007199254740993]}\n"),
+            "f.yaml:3:25: params.id '9007199254740993'" + sentence);
+  EXPECT_EQ(Errors("study: s\nfixed:\n  engine: custom\n  command: [a]\n  ranks: 1\n"
+                   "  params: {id: -12345678901234567890}\n"),
+            "f.yaml:6:12: params.id '-12345678901234567890'" + sentence);
+  EXPECT_EQ(
+      Errors(
+          head +
+          "matrix: {params.id: [-9007199254740991, 1152921504606846976, \"9007199254740993\", 1e20, +007], "
+          "env.ID: [9007199254740993]}\n"),
+      "");
 }
 
 TEST_F(StudyFileErrors, EmptyAxes) {

@@ -195,6 +195,31 @@ exclude: [{params: {dropout: 0.1}, env.OMP_PROC_BIND: true}]
   EXPECT_EQ(spec.exclude(0).fields().at("env.OMP_PROC_BIND").string_value(), "true");
 }
 
+TEST_F(StudyFileTest, ARangeOfAVariableIsText) {
+  const std::string text = R"(study: s
+fixed: {engine: custom, command: [a], ranks: 1}
+matrix: {env.OMP_NUM_THREADS: {pow2: [1, 4]}}
+exclude: [{env.OMP_NUM_THREADS: 4}]
+baseline: {env.OMP_NUM_THREADS: 1}
+)";
+  const v1::StudySpec spec = Read(text).spec;
+  ASSERT_EQ(spec.matrix(0).values_size(), 3);
+  EXPECT_EQ(spec.matrix(0).values(2).string_value(), "4");
+  EXPECT_EQ(Errors(text), "") << "exclude and baseline select its values";
+}
+
+TEST_F(StudyFileTest, AnOptionWithoutAValueIsAFlag) {
+  const v1::StudySpec spec =
+      Read(
+          "study: s\nslurm:\n  sbatch_options:\n    contiguous: ~\n    overcommit: null\n    spread-job:\n"
+          "    comment: \"~\"\n")
+          .spec;
+  const auto& options = spec.slurm().sbatch_options();
+  for (const std::string flag : {"contiguous", "overcommit", "spread-job"})
+    EXPECT_EQ(options.at(flag), "") << flag;
+  EXPECT_EQ(options.at("comment"), "~") << "in quotes it is text";
+}
+
 TEST_F(StudyFileTest, MetricsOfTheOutputAreAList) {
   const v1::Measure measure = Read(R"(study: s
 measure:
