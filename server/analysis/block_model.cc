@@ -36,12 +36,14 @@ void BlockModel::Read(const std::vector<const Sample*>& cells) {
     timed = timed && sample->HasTimes();
     if (sample->size() == 0) continue;
     cell.reference = sample->value[0];
+    cell.y.reserve(sample->size());
     for (const double value : sample->value) cell.y.push_back(std::log(value / cell.reference));
     cell.mean_y = Mean(cell.y);
     for (const double time : sample->time) first = std::min(first, time), last = std::max(last, time);
   }
   if (!timed || !(last > first)) return;
   for (Cell& cell : cells_) {  // times from 0 to 1
+    cell.time.reserve(cell.sample->size());
     for (const double time : cell.sample->time) cell.time.push_back((time - first) / (last - first));
     cell.mean_time = Mean(cell.time);
   }

@@ -10,8 +10,8 @@
 // may differ in noise, and large world sizes usually have more. The squared error of log(a) - log(b) is
 // therefore max(2 s^2, v_own) / n, with nu = min(df, c (n - 1) / 2) degrees of freedom, where c is the number
 // of cells and df those of s^2. For two cells this is Student's t interval for pairs. nu is a heuristic;
-// tests/unit/server/analysis/coverage_test.cc and `scalelab-bench coverage` verify that 93 to 99% of the
-// intervals are right for many kinds of noise.
+// tests/unit/server/analysis/coverage_test.cc and `scalelab-bench coverage` verify that about 95% of the intervals
+// are right for many kinds of noise; docs/users/reading-a-curve-statistics.md has the figures.
 #pragma once
 
 #include <optional>

@@ -30,12 +30,16 @@ namespace scalelab::server {
 class BlockBootstrap {
  public:
   static constexpr size_t kMostResampled = 64;  // blocks
+  // Blocks of the study from which may be drawn: with 2,000 resamples, the draws take 32 MB.
+  static constexpr int kMostDrawnFrom = 4096;
 
   // Draws `resamples` times from `blocks` blocks.
   BlockBootstrap(int blocks, int resamples, double confidence);
 
   // Returns whether ratios of samples of at least `n` values use the percentile bootstrap.
-  bool Resamples(size_t n) const { return n >= 8 && n <= kMostResampled && resamples_ > 1; }
+  bool Resamples(size_t n) const {
+    return n >= 8 && n <= kMostResampled && blocks_ <= kMostDrawnFrom && resamples_ > 1;
+  }
   // Returns for each resample the mean of the sample, relative to its overall mean. NaN for a resample
   // without any of its blocks.
   std::vector<float> RelativeMeans(const Sample& sample) const;
@@ -50,7 +54,7 @@ class BlockBootstrap {
 
   // Returns the interval of (mean(a) - mean(c)) / (mean(b) - mean(c)) of samples with the same blocks. If
   // Resamples, it is the widened percentile bootstrap on the scale of the ratio, which may have any sign;
-  // otherwise Fieller's interval (Biometrics 1954), which is exact for normal differences. Returns
+  // otherwise Fieller's interval (JRSS B 16, 1954), which is exact for normal differences. Returns
   // nothing with fewer than two blocks, and when the interval of the denominator contains 0, because any
   // ratio is then possible.
   std::optional<Interval> RatioOfDifferences(const Sample& a, const Sample& b, const Sample& c) const;

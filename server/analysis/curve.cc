@@ -132,7 +132,8 @@ class CurveMaker {
   std::vector<size_t> group_of_;                      // by cell; unused for communication baselines
   std::vector<Comparison> comparisons_;               // by cell
   std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
-  // By repeat: its number among the repeats that have rows.
+  // By repeat: its number among the repeats in which a run succeeded; -1: none did. Repeats that have not run yet must
+  // not count: the bootstrap would draw from them, and the model of blocks would not be used if there are many.
   std::vector<int> block_of_repeat_;
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
@@ -189,7 +190,8 @@ void CurveMaker::AssignRows() {
       runs = nullptr;
     }
     of_[cell].push_back(&row);
-    if (row.state == db::RunState::kSucceeded && !comparisons_[cell].baseline) {
+    if (row.state != db::RunState::kSucceeded) continue;
+    if (!comparisons_[cell].baseline) {
       if (runs == nullptr || *fingerprint != row.fingerprint)
         runs = &groups_[group_of_[cell]].fingerprints[row.fingerprint];
       fingerprint = &row.fingerprint;

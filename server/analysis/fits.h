@@ -35,9 +35,9 @@ UslFit FitUsl(const std::vector<double>& ranks, const std::vector<double>& speed
 // least 4. `cells` are those of the series among those of `ratios`; cells[i] has ranks[i] and is not empty. Speedups are
 // relative to cells[base].
 //
-// With eight blocks or more the intervals use the same draws of blocks as those of the ratios, and are
-// widened in the same way. With fewer blocks they are Student's t intervals with the jackknife's deviation
-// over blocks (Efron and Tibshirani 1993, chapter 11).
+// If all cells have the same 8 to 64 blocks, the intervals use the same draws of blocks as those of the ratios, and
+// are widened in the same way. Otherwise they are Student's t intervals with the jackknife's deviation over blocks
+// (Efron and Tibshirani 1993, chapter 11).
 //
 // The test of lack of fit (Draper and Smith, Applied Regression Analysis, section 1.5, for a nonlinear law: Neill, Annals
 // of Statistics 16, 1988) compares the deviations of the points from the law with the noise of the points.

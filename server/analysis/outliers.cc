@@ -25,11 +25,13 @@ std::vector<std::vector<Outlier>> FindOutliers(const std::vector<const Sample*>&
   };
   std::vector<std::vector<double>> of_block(blocks);
   for (size_t c = 0; c < cells.size(); ++c) {
+    residuals[c].reserve(cells[c]->size());
     for (const double value : cells[c]->value) residuals[c].push_back(std::log(value));
     values += cells[c]->size();
     used += cells[c]->size() > 0 ? 1 : 0;
   }
   subtract_cells();
+  for (std::vector<double>& block : of_block) block.reserve(used);
   for (size_t c = 0; c < cells.size(); ++c) {
     for (size_t i = 0; i < cells[c]->size(); ++i) of_block[cells[c]->block[i]].push_back(residuals[c][i]);
   }
@@ -46,6 +48,7 @@ std::vector<std::vector<Outlier>> FindOutliers(const std::vector<const Sample*>&
   }
   subtract_cells();
   std::vector<double> sizes;
+  sizes.reserve(values);
   for (const std::vector<double>& residual : residuals) {
     for (const double r : residual) sizes.push_back(std::abs(r));
   }

@@ -27,8 +27,10 @@ std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {
     for (const v1::CurvePoint& point : series.points()) {
       if (point.n() == 0) continue;
       of_means = std::max(of_means.value_or(0), HalfWidth(point.throughput()));
-      if (!point.has_speedup() || IsBase(point.speedup())) continue;
-      of_ratios = std::max(of_ratios.value_or(0), HalfWidth(point.speedup()));
+      if (series.baseline_ranks() == 0 || IsBase(point.speedup())) continue;
+      // Without a common block with the base case there is no speedup yet.
+      const double of_point = point.has_speedup() ? HalfWidth(point.speedup()) : HUGE_VAL;
+      of_ratios = std::max(of_ratios.value_or(0), of_point);
     }
   }
   return of_ratios.has_value() ? of_ratios : of_means;

@@ -1,7 +1,7 @@
 // Ratios of the means of cells, with intervals.
 //
 // With eight common blocks or more, a ratio is the ratio of the means over the blocks that both cells have,
-// and its interval is the block bootstrap's. With fewer common blocks, the ratio comes from the model of
+// and its interval is that of bootstrap.h. With fewer common blocks, the ratio comes from the model of
 // cells and blocks (block_model.h), which pools the noise of all cells and uses every value. In a study whose
 // number of blocks depends on the results (`paired`), the interval is always that of Student's t for the
 // logarithms of the ratios within blocks, see precision.h.

@@ -132,6 +132,7 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve) {
   const RepeatFinder finder(input, times);
   const CriticalValues critical(options.confidence);
+  const bool with_targets = HasTargets(input.parameters.values());
   const auto add = [&](size_t s) {
     auto& series = *curve.mutable_series(static_cast<int>(s));
     const CurvePlaces::Series& places = input.places.series[s];
@@ -140,14 +141,18 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
     if (places.baseline.has_value()) {
       const auto repeats = finder.Succeeded(*places.baseline, places.baseline_fingerprint);
       base = CellOf(input.cells[*places.baseline], repeats);
-      base_time = TimeOf(repeats);
+      if (with_targets) base_time = TimeOf(repeats);
     }
     for (int p = 0; p < series.points_size(); ++p) {
       CurvePoint& point = *series.mutable_points(p);
       const db::CellRow& cell = input.cells[places.cells[p]];
       const auto repeats = finder.Succeeded(places.cells[p], series.fingerprint());
       if (repeats.empty()) continue;
-      AddFactorsOf(CellOf(cell, repeats), base.repeats.empty() ? nullptr : &base, options.confidence,
+      const bool is_base =
+          places.baseline == places.cells[p] && places.baseline_fingerprint == series.fingerprint();
+      StepCell other;
+      if (!is_base) other = CellOf(cell, repeats);
+      AddFactorsOf(is_base ? base : other, base.repeats.empty() ? nullptr : &base, options.confidence,
                    critical, point);
       const std::vector<GradientNorms> norms = NormsOf(repeats);
       if (!norms.empty())

@@ -2,24 +2,37 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "server/analysis/statistics.h"
 
 namespace scalelab::server {
+namespace {
 
-scalelab::v1::Estimate EstimateGeometricMean(const std::vector<double>& values,
-                                             const CriticalValues& critical, double max) {
+std::vector<double> LogarithmsOf(const std::vector<double>& values) {
   std::vector<double> logs;
+  logs.reserve(values.size());
   for (const double value : values) logs.push_back(std::log(value));
+  return logs;
+}
+
+}  // namespace
+
+double GeometricMean(const std::vector<double>& values) { return std::exp(Mean(LogarithmsOf(values))); }
+
+scalelab::v1::Estimate EstimateGeometricMean(std::vector<double> values, const CriticalValues& critical,
+                                             double max) {
+  const std::vector<double> logs = LogarithmsOf(values);
   const double mean = Mean(logs), n = static_cast<double>(values.size());
   scalelab::v1::Estimate estimate;
   estimate.set_mean(std::exp(mean));
-  estimate.set_median(Median(values));
-  if (values.size() < 2) return estimate;
-  const double half = critical.T(n - 1) * StandardDeviation(logs) / std::sqrt(n);
-  estimate.set_stddev(StandardDeviation(values));
-  estimate.set_low(std::exp(mean - half));
-  estimate.set_high(std::max(std::min(std::exp(mean + half), max), estimate.mean()));
+  if (values.size() > 1) {
+    const double half = critical.T(n - 1) * StandardDeviation(logs) / std::sqrt(n);
+    estimate.set_stddev(StandardDeviation(values));
+    estimate.set_low(std::exp(mean - half));
+    estimate.set_high(std::max(std::min(std::exp(mean + half), max), estimate.mean()));
+  }
+  estimate.set_median(Median(std::move(values)));
   return estimate;
 }
 

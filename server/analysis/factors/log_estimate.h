@@ -9,10 +9,12 @@
 
 namespace scalelab::server {
 
+// Returns the geometric mean. `values` are positive and not empty.
+double GeometricMean(const std::vector<double>& values);
 // Returns the geometric mean with Student's t interval of the logarithms, cut to at most `max`. With one value there is
 // no interval. `values` are positive and not empty.
-scalelab::v1::Estimate EstimateGeometricMean(const std::vector<double>& values,
-                                             const CriticalValues& critical, double max);
+scalelab::v1::Estimate EstimateGeometricMean(std::vector<double> values, const CriticalValues& critical,
+                                             double max);
 
 // The confidence set of a ratio of two means.
 struct RatioInterval {

@@ -191,7 +191,9 @@ std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units,
 }
 
 std::optional<SlowestPart> SlowestRank(const StepCell& cell, double confidence) {
+  if (cell.ranks < 2) return std::nullopt;
   std::vector<UnitValue> values;
+  values.reserve(cell.repeats.size() * static_cast<size_t>(cell.ranks));
   for (const StepParts& parts : cell.repeats) {
     if (static_cast<int>(parts.times->ranks.size()) != cell.ranks) continue;
     for (int rank = 0; rank < cell.ranks; ++rank)

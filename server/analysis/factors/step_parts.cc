@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "server/analysis/factors/log_estimate.h"
 #include "server/analysis/statistics.h"
@@ -23,14 +24,15 @@ double WorkPerSample(const StepCell& cell, const StepParts& parts) {
 
 std::vector<double> Each(const StepCell& cell, double (*of)(const StepParts&)) {
   std::vector<double> values;
+  values.reserve(cell.repeats.size());
   for (const StepParts& parts : cell.repeats) values.push_back(of(parts));
   return values;
 }
 
 double MeanOf(const StepCell& cell, double StepParts::*part) {
-  std::vector<double> values;
-  for (const StepParts& parts : cell.repeats) values.push_back(parts.*part);
-  return Mean(values);
+  double sum = 0;
+  for (const StepParts& parts : cell.repeats) sum += parts.*part;
+  return sum / static_cast<double>(cell.repeats.size());
 }
 
 double GeometricMeanOfWork(const StepCell& cell) {
@@ -44,38 +46,46 @@ struct Pair {
   const StepParts *point, *base;
 };
 
+// The repeats of both cells are in ascending order.
 std::vector<Pair> CommonRepeats(const StepCell& point, const StepCell& base) {
   std::vector<Pair> pairs;
+  pairs.reserve(point.repeats.size());
+  auto other = base.repeats.begin();
   for (const StepParts& parts : point.repeats) {
-    const auto other = std::ranges::lower_bound(base.repeats, parts.repeat, {}, &StepParts::repeat);
+    while (other != base.repeats.end() && other->repeat < parts.repeat) ++other;
     if (other != base.repeats.end() && other->repeat == parts.repeat) pairs.push_back({&parts, &*other});
   }
   return pairs;
 }
 
-void AddComputation(const StepCell& point, const StepCell& base, const CriticalValues& critical,
-                    ScalingFactors& factors) {
+// `computed` is the geometric mean of the shares of the step that the ranks of `point` compute.
+void AddComputation(const StepCell& point, const StepCell& base, double computed,
+                    const CriticalValues& critical, ScalingFactors& factors) {
+  const std::vector<Pair> pairs = CommonRepeats(point, base);
   std::vector<double> ratios, products;
-  for (const auto& [mine, theirs] : CommonRepeats(point, base)) {
+  ratios.reserve(pairs.size());
+  products.reserve(pairs.size());
+  for (const auto& [mine, theirs] : pairs) {
     const double ratio = WorkPerSample(base, *theirs) / WorkPerSample(point, *mine);
     ratios.push_back(ratio);
     products.push_back(ratio * mine->mean_work / mine->step);
   }
   Estimate& computation = *factors.mutable_computation();
-  if (!ratios.empty()) {
-    computation = EstimateGeometricMean(ratios, critical, kNoLimit);
+  if (!pairs.empty()) {
+    computation = EstimateGeometricMean(std::move(ratios), critical, kNoLimit);
   } else {
     computation.set_mean(GeometricMeanOfWork(base) / GeometricMeanOfWork(point));
     computation.set_median(computation.mean());
   }
-  Estimate product = ratios.empty() ? Estimate() : EstimateGeometricMean(products, critical, kNoLimit);
+  Estimate product =
+      pairs.empty() ? Estimate() : EstimateGeometricMean(std::move(products), critical, kNoLimit);
   // If repeats are missing, the mean of the products differs a little from the product of the means. Use the
   // latter, so that the shown factors multiply to the shown product.
-  const double mean = factors.product().mean() * computation.mean();
+  const double mean = computed * computation.mean();
   if (product.has_low()) product.set_low(product.low() * mean / product.mean());
   if (product.has_high()) product.set_high(product.high() * mean / product.mean());
   product.set_mean(mean);
-  if (ratios.empty()) product.set_median(mean);
+  if (pairs.empty()) product.set_median(mean);
   *factors.mutable_product() = std::move(product);
 }
 
@@ -136,9 +146,13 @@ ScalingFactors MakeFactors(const StepCell& point, const StepCell* base, const Cr
   *factors.mutable_load_balance() = EstimateGeometricMean(Each(point, LoadBalance), critical, 1);
   *factors.mutable_data() = EstimateGeometricMean(Each(point, Data), critical, 1);
   *factors.mutable_communication() = EstimateGeometricMean(Each(point, Communication), critical, 1);
-  *factors.mutable_product() = EstimateGeometricMean(
-      Each(point, [](const StepParts& parts) { return parts.mean_work / parts.step; }), critical, 1);
-  if (base != nullptr) AddComputation(point, *base, critical, factors);
+  std::vector<double> computed =
+      Each(point, [](const StepParts& parts) { return parts.mean_work / parts.step; });
+  if (base != nullptr) {
+    AddComputation(point, *base, GeometricMean(computed), critical, factors);
+  } else {
+    *factors.mutable_product() = EstimateGeometricMean(std::move(computed), critical, 1);
+  }
   AddShares(point, base, factors);
   AddCommunication(point, critical, factors);
   return factors;

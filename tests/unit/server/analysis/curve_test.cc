@@ -68,6 +68,27 @@ TEST(Curve, TheBaselineIsOneWithoutNoise) {
   }
 }
 
+TEST(Curve, RepeatsThatHaveNotRunChangeNoInterval) {
+  const auto series = [](int repeats, int queued) {
+    Results results;
+    for (const int ranks : {1, 2}) {
+      std::vector<double> values;
+      for (int i = 0; i < repeats; ++i)
+        values.push_back(100 * ranks * (1 + 0.02 * std::sin(7.0 * i + 2 * ranks)));
+      results.Cell(ranks).Ok(values);
+      for (int i = 0; i < queued; ++i) results.Other(RunState::kQueued);
+    }
+    return results.Curve().series(0);
+  };
+  for (const int repeats : {3, 10}) {
+    const auto ended = series(repeats, 0), running = series(repeats, 300);
+    EXPECT_EQ(running.points(1).speedup().low(), ended.points(1).speedup().low()) << repeats;
+    EXPECT_EQ(running.points(1).speedup().high(), ended.points(1).speedup().high()) << repeats;
+    EXPECT_GT(ended.noise_floor(), 0) << repeats;
+    EXPECT_EQ(running.noise_floor(), ended.noise_floor()) << repeats;
+  }
+}
+
 TEST(Curve, SeriesAreTheValuesOfAllAxesButRanksInFileOrder) {
   Results results;
   results.Cell(4, kHorovod)

@@ -59,6 +59,39 @@ TEST(Fits, LeastSquaresOnSpeedupsByHand) {
   EXPECT_NEAR(usl.coherency, 0.125, 1e-9);
 }
 
+TEST(Fits, AmdahlsLawOnTwoPointsByHand) {
+  // y = p / S is 2 / 1.6 = 1.25 and 4 / 2.5 = 1.6, and the law is y = 1 + s (p - 1). With weights 1 / y^2 this is the least
+  // squares line through 0 of r = 1 - 1 / y = 0.2 and 0.375 over a = (p - 1) / y = 0.8 and 1.875:
+  // s = (0.8 x 0.2 + 1.875 x 0.375) / (0.8^2 + 1.875^2) = 0.863125 / 4.155625 = 0.2077004.
+  EXPECT_NEAR(FitAmdahl({1, 2, 4}, {1, 1.6, 2.5}, 1).serial_fraction, 0.863125 / 4.155625, 1e-12);
+}
+
+TEST(Fits, TheTestOfLackOfFitByHand) {
+  // Speedups of 1.6 and 2.5 in three blocks. The deviations of the logarithms are (d, -d, 0), (0, d, -d) and (-d, 0, d) with
+  // d = 0.01. Their sums are 0 in each cell and each block, so they are the residuals: s^2 = 6 d^2 / 4 = 1.5 d^2, and a mean of
+  // three values has the variance 0.5 d^2. nu = min(4, 3 x 2 / 2) = 3.
+  // The fit is s = 0.2077004 (see above), so D(2) = 1.2077004 and D(4) = 1.6231012. The law has the speedups 2 / 1.2077004 =
+  // 1.656040 and 4 / 1.6231012 = 2.464418; the logarithms of the points deviate by 0, -0.0344255 and 0.0143350.
+  // The test fits the level (1, 1, 1) and the derivative of the law, (0, -1 / D(2), -3 / D(4)) = (0, -0.8280199, -1.8483136).
+  // With equal weights only the part along their cross product v = (-1.0202936, 1.8483136, -0.8280199) is left:
+  // v.deviation = -0.0636291 - 0.0118697 = -0.0754988, v.v = 5.1428791, F = (0.0754988^2 / 5.1428791) / (0.5 d^2) = 22.1668
+  // with 3 - 2 = 1 and 3 degrees of freedom. sqrt(F) = 4.7082 lies between the points 4.541 (2%) and 5.841 (1%) of |t(3)|.
+  const double up = std::exp(0.01), down = std::exp(-0.01);
+  Results results;
+  results.Cell(1).Ok({100 * up, 100 * down, 100});
+  results.Cell(2).Ok({160, 160 * up, 160 * down});
+  results.Cell(4).Ok({250 * down, 250, 250 * up});
+  const auto curve = results.Curve();
+  ASSERT_EQ(curve.series(0).fits_size(), 1);
+  const auto& fit = curve.series(0).fits(0);
+  EXPECT_NEAR(fit.parameters().at("serial_fraction").mean(), 0.2077004, 1e-7);
+  EXPECT_EQ(fit.lack_of_fit().deviation_df(), 1);
+  EXPECT_EQ(fit.lack_of_fit().noise_df(), 3);
+  EXPECT_NEAR(fit.lack_of_fit().f(), 22.16683, 1e-4);
+  EXPECT_NEAR(fit.lack_of_fit().p(), 0.0181353, 1e-6);
+  EXPECT_TRUE(fit.lack_of_fit().rejected());
+}
+
 Results Study(int n, const std::string& spec = "{}") {
   Results results(spec);
   for (double p : kRanks) {

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/analysis/outliers.h"
 #include "tests/unit/server/analysis/fixture.h"
 
 namespace scalelab::server {
@@ -101,6 +102,38 @@ TEST(Honesty, OutliersAreNamedAndKept) {
   EXPECT_THAT(curve.series(0).points(1).notes(),
               Contains(AllOf(HasSubstr("outlier: repeat 2 is"), HasSubstr("slower"))));
   EXPECT_THAT(curve.series(0).points(2).notes(), IsEmpty());
+}
+
+TEST(Honesty, TheRuleOfOutliersByHand) {
+  // The logarithms deviate from the means of three cells by
+  //   -0.01  0     0     0.01
+  //    0     0.01 -0.01  0
+  //    0.01  0     0     x
+  // in four blocks. With x < 0 the medians of all cells and blocks are 0, so these are the residuals. The sizes are six zeros,
+  // five times 0.01 and |x|. There are 12 - 3 - 4 + 1 = 6 degrees of freedom, so six zeros are not counted; the median of the
+  // other six is 0.01. The limit is 5 x 1.4826 x 0.01 = 0.07413.
+  const auto outliers = [](double x) {
+    const std::vector<std::vector<double>> deviations = {
+        {-0.01, 0, 0, 0.01}, {0, 0.01, -0.01, 0}, {0.01, 0, 0, x}};
+    std::vector<Sample> samples(3);
+    std::vector<const Sample*> cells;
+    for (size_t c = 0; c < samples.size(); ++c) {
+      for (int block = 0; block < 4; ++block) {
+        samples[c].block.push_back(block);
+        samples[c].value.push_back(100 * static_cast<double>(c + 1) *
+                                   std::exp(deviations[c][static_cast<size_t>(block)]));
+      }
+      cells.push_back(&samples[c]);
+    }
+    return FindOutliers(cells, 4);
+  };
+  for (const auto& of_cell : outliers(-0.0741)) EXPECT_TRUE(of_cell.empty());
+  const auto found = outliers(-0.0742);
+  EXPECT_TRUE(found[0].empty());
+  EXPECT_TRUE(found[1].empty());
+  ASSERT_EQ(found[2].size(), 1u);
+  EXPECT_EQ(found[2][0].place, 3u);
+  EXPECT_NEAR(found[2][0].residual, -0.0742, 1e-12);
 }
 
 TEST(Honesty, AnEfficiencyAboveOneIsNamed) {

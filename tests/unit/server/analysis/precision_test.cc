@@ -41,6 +41,17 @@ TEST(Precision, TheConfidenceIsHigherIfTwoBlocksOfTwoCellsMayBeEnough) {
   EXPECT_EQ(SequentialConfidence(rule, 2), 0.965);
 }
 
+TEST(Precision, ASizeThatCannotBeComparedYetNeedsMoreBlocks) {
+  Results results = Adaptive(3);
+  results.Cell(1).Ok({100, 101}).Other(db::RunState::kFailed);
+  results.Cell(2).Ok({190, 192, 191});
+  results.Cell(4).Other(db::RunState::kFailed).Other(db::RunState::kFailed).Ok({380});
+  const auto curve = results.Curve();
+  EXPECT_TRUE(curve.series(0).points(1).speedup().has_low());
+  EXPECT_FALSE(curve.series(0).points(2).has_speedup());
+  EXPECT_EQ(WidestHalfWidth(curve), HUGE_VAL) << "the study must not end without a speedup of 4 ranks";
+}
+
 TEST(Precision, TheMethodDoesNotChangeAtEightBlocks) {
   const std::vector<double> base = {100, 101, 99, 100, 102, 98, 100, 101, 99},
                             twice = {198, 203, 197, 201, 203, 196, 199, 203, 199};

@@ -15,6 +15,7 @@ except ImportError as error:
     print(f"skipped: {error}; install the Debian packages python3-numpy and python3-scipy")
     sys.exit(77)
 
+# Relative. Some checks below allow 1e-8 or 1e-7: differences of nearly equal numbers lose digits, and so do SciPy's quantiles.
 TOLERANCE = 1e-9
 checked = 0
 

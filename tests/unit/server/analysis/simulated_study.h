@@ -54,7 +54,7 @@ struct Coverage {
 
 // Returns the coverage of the speedup of the largest world size over the smallest. `cells` is 2, 4 or 12.
 Coverage SpeedupCoverage(const Noise& noise, int cells, int repeats, int studies, uint64_t seed);
-// Returns the coverage of the parameter of the fit of Amdahl's law (or of the contention of the USL) on 1 to 16 ranks.
+// Returns the coverage of the parameter of the fit of Amdahl's law (or of the coherency of the USL) on 1 to 16 ranks.
 Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed);
 // Returns how often a fit of Amdahl's law is refuted although the law is true.
 double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed);

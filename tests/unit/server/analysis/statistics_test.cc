@@ -111,6 +111,28 @@ TEST(Bootstrap, FewBlocksHaveStudentsIntervalOfTheLogarithm) {
       BlockBootstrap(2, 1000, 0.95).Ratio({{0}, {190}, {}}, {{0, 1}, {100, 100}, {}}, {}, {}).has_value());
 }
 
+TEST(Bootstrap, TheDeltaMethodByHand) {
+  // The logarithm of mean(a) / mean(b) changes by (a_i / mean(a) - b_i / mean(b)) / n with block i. For a = 190, 200, 210 and
+  // b = 110, 100, 90 that is (-0.05 - 0.1) / 3, 0 and (0.05 + 0.1) / 3. The variance is the sum of squares x n / (n - 1) =
+  // 2 x 0.05^2 x 1.5 = 0.0075, t(2) = 4.302653, so half the width is 4.302653 x 0.0866025 = 0.372621.
+  const Sample a{{0, 1, 2}, {190, 200, 210}, {}};
+  const BlockBootstrap bootstrap(3, 1000, 0.95);
+  const auto apart = bootstrap.Ratio(a, {{0, 1, 2}, {110, 100, 90}, {}}, {}, {});
+  ASSERT_TRUE(apart.has_value());
+  EXPECT_NEAR(std::log(apart->low / 2), -0.372621, 1e-6);
+  EXPECT_NEAR(std::log(apart->high / 2), 0.372621, 1e-6);
+  // For b = 90, 100, 110 a part of the changes cancels: (-0.05 + 0.1) / 3, 0 and (0.05 - 0.1) / 3, a third of the above.
+  const auto together = bootstrap.Ratio(a, {{0, 1, 2}, {90, 100, 110}, {}}, {}, {});
+  ASSERT_TRUE(together.has_value());
+  EXPECT_NEAR(std::log(together->low / 2), -0.124207, 1e-6);
+  EXPECT_NEAR(std::log(together->high / 2), 0.124207, 1e-6);
+}
+
+TEST(Bootstrap, TheMemoryOfTheDrawsIsLimited) {
+  EXPECT_TRUE(BlockBootstrap(BlockBootstrap::kMostDrawnFrom, 2000, 0.95).Resamples(20));
+  EXPECT_FALSE(BlockBootstrap(BlockBootstrap::kMostDrawnFrom + 1, 2000, 0.95).Resamples(20));
+}
+
 TEST(Bootstrap, ManyBlocksGiveTheIntervalOfNormalTheory) {
   // 200 blocks of an alternating +-10%: deviation of the mean 0.1 / sqrt(199), t = 1.97196.
   Sample a, b;

@@ -37,6 +37,43 @@ TEST(CompareStudies, TheIntervalIsThatOfWelchsTest) {
   EXPECT_EQ(pair.verdict(), ComparedPair::FASTER);
 }
 
+TEST(CompareStudies, WelchsIntervalByHand) {
+  // Logarithms relative to log 110: +-d, d = 0.01. Variance 2 d^2, that of the mean d^2, 1 degree of freedom.
+  // Relative to log 100: 0 and +-e, e^2 = 6 d^2. Variance 6 d^2, that of the mean 2 d^2, 2 degrees of freedom.
+  // Standard error sqrt(3) d = 0.0173205; (1 + 2)^2 / (1^2 / 1 + 2^2 / 2) = 3 degrees of freedom, t = 3.182446: half the width
+  // is 0.0551216. With pooled variances the error would be sqrt((2 + 12) / 3 x (1 / 2 + 1 / 3)) d = 0.0197203.
+  const double d = 0.01, e = 0.01 * std::sqrt(6.0);
+  Results first, second;
+  first.Cell(2).Ok({110 * std::exp(d), 110 * std::exp(-d)});
+  second.Cell(2).Ok({100, 100 * std::exp(e), 100 * std::exp(-e)});
+  const auto response = Results::Compare({&first, &second}, "study", 0);
+  const auto& effect = response.groups(0).pairs(0).effect();
+  EXPECT_NEAR(effect.mean(), 0.1, 1e-12);
+  EXPECT_NEAR(std::log1p(effect.low()), std::log(1.1) - 0.0551216, 1e-6);
+  EXPECT_NEAR(std::log1p(effect.high()), std::log(1.1) + 0.0551216, 1e-6);
+}
+
+TEST(CompareStudies, TheIntervalOfGamesAndHowellByHand) {
+  // Logarithms of four repeats: relative to log 100 +-d twice, d = 0.01, so the variance of the mean is 4 d^2 / 3 / 4 = d^2 / 3;
+  // relative to log 110 +-2 d twice: 4 d^2 / 3. Standard error sqrt(5 / 3) d = 0.0129099; (1 + 4)^2 / (1^2 / 3 + 4^2 / 3) = 4.41
+  // degrees of freedom, rounded down to 4. The table of the studentised range has q(0.95; 3, 4) = 5.0402: half the width is
+  // 5.0402 / sqrt(2) x 0.0129099 = 0.046011.
+  const auto study = [](double mean, double deviation) {
+    const double up = mean * std::exp(deviation), down = mean * std::exp(-deviation);
+    Results results;
+    results.Cell(1).Ok({up, down, up, down});
+    return results;
+  };
+  const Results a = study(100, 0.01), b = study(110, 0.02), c = study(200, 0.01);
+  const auto response = Results::Compare({&a, &b, &c}, "study", 0);
+  ASSERT_EQ(response.groups(0).pairs_size(), 3);
+  const ComparedPair& pair = response.groups(0).pairs(0);
+  EXPECT_EQ(pair.second(), "study 2");
+  EXPECT_NEAR(std::log1p(pair.effect().low()), std::log(100 / 110.0) - 0.046011, 1e-6);
+  EXPECT_NEAR(std::log1p(pair.effect().high()), std::log(100 / 110.0) + 0.046011, 1e-6);
+  EXPECT_EQ(pair.verdict(), ComparedPair::SLOWER);
+}
+
 TEST(CompareStudies, ThreeStudiesHaveTheIntervalsOfGamesAndHowell) {
   Results a, b, c;
   a.Cell(1).Ok({100, 102, 98, 101});

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/analysis/bootstrap.h"
 #include "server/analysis/factors/log_estimate.h"
 #include "tests/unit/server/analysis/fixture.h"
 
@@ -81,6 +82,26 @@ TEST(GradientNoise, ACurveHasTheGoodputOfPointsWithNorms) {
   const auto curve = results.Explained();
   EXPECT_DOUBLE_EQ(curve.series(0).points(0).gradient_noise().goodput().mean(), 500);
   EXPECT_FALSE(curve.series(0).points(1).has_gradient_noise());
+}
+
+TEST(FiellerInterval, ByHand) {
+  // Numerators 4.2, 3.8, 4.0 and denominators 1.9, 2.0, 2.1: means 4 and 2, sums of squares and products 0.08, -0.02, 0.02;
+  // divided by n (n - 1) = 6, they are the variances and the covariance of the means. t(2) = 4.302653, t^2 = 18.51282. The
+  // ends are the roots r of (4 - 2 r)^2 = t^2 (0.08 + 2 x 0.02 r + 0.02 r^2) / 6, that is of
+  //   3.938291 r^2 - 2 x 8.061709 r + 15.753162 = 0,  r = (8.061709 +- 1.717739) / 3.938291.
+  const std::vector<double> numerator = {4.2, 3.8, 4.0}, denominator = {1.9, 2.0, 2.1};
+  const auto interval = FiellerInterval(numerator, denominator, CriticalValues(0.95));
+  ASSERT_TRUE(interval.has_value());
+  EXPECT_NEAR(interval->low, 1.610844, 1e-6);
+  EXPECT_NEAR(interval->high, 2.483171, 1e-6);
+  // The hidden share of communication has the same interval, from the differences to a third cell.
+  Sample a{{0, 1, 2}, numerator, {}}, b{{0, 1, 2}, denominator, {}};
+  const Sample c{{0, 1, 2}, {1, 2, 3}, {}};
+  for (size_t i = 0; i < 3; ++i) a.value[i] += c.value[i], b.value[i] += c.value[i];
+  const auto of_differences = BlockBootstrap(3, 1000, 0.95).RatioOfDifferences(a, b, c);
+  ASSERT_TRUE(of_differences.has_value());
+  EXPECT_NEAR(of_differences->low, 1.610844, 1e-6);
+  EXPECT_NEAR(of_differences->high, 2.483171, 1e-6);
 }
 
 TEST(FiellerInterval, IsThatOfTheMeanWhereTheDenominatorIsExact) {
