@@ -73,7 +73,8 @@ class PartFile {
     return absl::OkStatus();
   }
 
-  // Syncs the file and renames it to its final name. SQLite must have closed it.
+  // Syncs the file, renames it to its final name and syncs the folder. SQLite must have closed the file. After an error the
+  // file has neither name, because a copy whose name a power failure may remove is not a backup.
   absl::Status Finish() {
     if (auto s = Sync(path_, O_RDONLY); !s.ok()) return s;
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, file_.c_str(), RENAME_NOREPLACE) != 0) {
@@ -83,13 +84,16 @@ class PartFile {
     }
     made_ = false;
     const std::string folder = std::filesystem::path(file_).parent_path();
-    return Sync(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+    const absl::Status synced = Sync(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+    if (!synced.ok()) unlink(file_.c_str());
+    return synced;
   }
 
  private:
   static absl::Status Sync(const std::string& path, int flags) {
     const int fd = open(path.c_str(), flags | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
+    // Some filesystems cannot sync folders, and have no cache of names to lose.
+    const bool synced = fd >= 0 && (fsync(fd) == 0 || ((flags & O_DIRECTORY) != 0 && errno == EINVAL));
     const int error = errno;
     if (fd >= 0) close(fd);
     return synced ? absl::OkStatus() : CannotWrite(path, error);

@@ -62,6 +62,16 @@ absl::StatusOr<LockFile> Lock(const std::string& directory) {
                                                     directory, "; stop it or set another --data"));
 }
 
+absl::Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Some filesystems cannot sync folders, and have no cache of names to lose.
+  const bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (synced) return absl::OkStatus();
+  return CannotUse(path, absl::StrCat("it cannot be synced: ", std::strerror(error)));
+}
+
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kSecretBytes = 64 << 10;  // maximum size of a file
 
@@ -125,6 +135,11 @@ absl::StatusOr<std::string> DataDir::Secret(const std::string& name,
   const int error = errno;
   if (fd >= 0) close(fd);
   if (!written) return CannotUse(path_, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
+  // Jobs and clients use the secret as soon as it is returned, so its name must survive a power failure.
+  if (absl::Status synced = SyncFolder(path_); !synced.ok()) {
+    unlink(file.c_str());
+    return synced;
+  }
   return token;
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -87,6 +88,7 @@ Findings CheckJob(const Subject& subject, const Run& run) {
   job.runs_dir = subject.runs_dir;
   job.worker_server = subject.worker_server;
   job.sleep = absl::SleepFor;
+  job.now = [] { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); };
   return RunTestJob(run, job);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace scalelab::server::doctor {
 namespace {
@@ -110,8 +111,10 @@ void CheckPrograms(const std::string& node, const Output& output, const NodeExpe
 }  // namespace
 
 std::string NodeScript(const NodeExpectation& expected) {
+  // bash accepts an IPv6 address in /dev/tcp only without brackets.
+  const absl::string_view host = absl::StripSuffix(absl::StripPrefix(expected.server_host, "["), "]");
   return absl::StrCat("#!/bin/bash\nworker=", Quoted(expected.worker_program),
-                      "\ndirectory=", Quoted(expected.directory), "\nhost=", Quoted(expected.server_host),
+                      "\ndirectory=", Quoted(expected.directory), "\nhost=", Quoted(host),
                       "\nport=", expected.server_port, "\n", kBody);
 }
 

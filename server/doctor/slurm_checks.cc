@@ -19,7 +19,7 @@ bool Unusable(const ClusterView::Node& node) {
   for (const char* word : {"DOWN", "DRAIN", "FAIL", "NO_RESPOND", "UNKNOWN", "POWERED_DOWN"}) {
     if (absl::StrContains(state, word)) return true;
   }
-  return absl::EndsWith(state, "*");  // does not respond
+  return !node.responds;
 }
 
 void CheckPartitions(const ClusterView& view, Findings& findings) {
@@ -28,7 +28,9 @@ void CheckPartitions(const ClusterView& view, Findings& findings) {
     (absl::EqualsIgnoreCase(partition.state, "up") ? up : down).push_back(partition.name);
   }
   for (const ClusterView::Node& node : view.nodes) {
-    if (Unusable(node)) unusable.push_back(absl::StrCat(node.name, " (", node.state, ")"));
+    if (Unusable(node))
+      unusable.push_back(
+          absl::StrCat(node.name, " (", node.state, node.responds ? ")" : ", does not respond)"));
   }
   if (up.empty()) {
     findings.push_back(

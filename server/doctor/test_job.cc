@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "server/doctor/node_checks.h"
 #include "server/doctor/program_checks.h"
@@ -41,7 +42,8 @@ std::string ReadFile(const std::string& path) {
 int Listen(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return -1;
+  const std::string name(absl::StripSuffix(absl::StripPrefix(host, "["), "]"));
+  if (getaddrinfo(name.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return -1;
   const absl::Cleanup free_it = [found] { freeaddrinfo(found); };
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -54,7 +56,8 @@ int Listen(const std::string& host, int port) {
 // Waits until the job has ended. Returns errors and warnings.
 Findings WaitForJob(const Run& run, const TestJob& job, const std::string& id) {
   std::string state;
-  for (absl::Duration waited; waited < job.limit; waited += kPollInterval) {
+  // A query takes up to the timeout of `run` if the controller does not answer, so the limit includes the queries.
+  for (const absl::Duration begin = job.now(); job.now() - begin < job.limit; job.sleep(kPollInterval)) {
     const absl::StatusOr<CommandResult> queue =
         run({"squeue", "--all", "--noheader", "--jobs=" + id, "--states=all", "--format=%T (%r) %N"}, "");
     if (!queue.ok() || (!queue->ok() && !absl::StrContains(queue->err, "Invalid job id"))) {
@@ -66,7 +69,6 @@ Findings WaitForJob(const Run& run, const TestJob& job, const std::string& id) {
           word == "PENDING" || word == "CONFIGURING" || word == "RUNNING" || word == "COMPLETING";
       if (!waits) return {};
     }
-    job.sleep(kPollInterval);
   }
   (void)run({"scancel", id}, "");
   return {Warning("node",

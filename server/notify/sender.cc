@@ -12,7 +12,8 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kThreads = 4;
-// Maximum number of due notifications that one query reads. Notifications to busy receivers are skipped.
+// Maximum number of due notifications that the first query reads. If all of them are for busy receivers, the next
+// query reads more, so that a long queue of one receiver does not delay other receivers.
 constexpr int kPerLook = 200;
 
 // Returns the receiver of a notification: the host of a URL, the domain of an address, or a command.
@@ -39,7 +40,7 @@ absl::Duration Backoff(const SenderOptions& options, int failures) {
 
 Sender::Sender(SenderOptions options, db::Store& store) : options_(std::move(options)), store_(store) {
   {
-    absl::MutexLock lock(&mutex_);
+    SteadyMutexLock lock(&mutex_);
     running_ = kThreads;
   }
   for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
@@ -51,10 +52,12 @@ bool Sender::Stop(absl::Duration grace) {
   bool ended = true;
   stop_.Stop();
   {
-    absl::MutexLock lock(&mutex_);
-    ended = mutex_.AwaitWithTimeout(absl::Condition(
-                                        +[](int* running) { return *running == 0; }, &running_),
-                                    grace);
+    SteadyMutexLock lock(&mutex_);
+    const auto over = [this] {
+      mutex_.AssertHeld();
+      return running_ == 0;
+    };
+    ended = mutex_.AwaitWithTimeout(over, grace);
   }
   for (std::thread& thread : threads_) {
     if (ended)
@@ -69,8 +72,9 @@ bool Sender::Stop(absl::Duration grace) {
 void Sender::Run() {
   bool more = true;
   while (!stop_.WaitFor(more ? absl::ZeroDuration() : options_.period)) more = SendOne();
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   --running_;
+  mutex_.SignalAll();
 }
 
 bool Sender::SendOne() {
@@ -79,20 +83,26 @@ bool Sender::SendOne() {
   bool delivered = false;
   {
     // Query while holding the lock, so that no two threads take the same notification.
-    absl::MutexLock lock(&mutex_);
-    auto due = db::ListDueNotices(store_, absl::ToUnixMicros(options_.now()), kPerLook);
-    if (!due.ok()) {
-      spdlog::error("notifications cannot be read: {}", due.status().ToString());
-      return false;
-    }
+    SteadyMutexLock lock(&mutex_);
     const auto idle = [this](const db::NoticeRow& n)
                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return !busy_.contains(ReceiverOf(n)); };
-    auto next =
-        std::find_if(due->begin(), due->end(), [&](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return idle(n) && !unstored_.contains(n.id);
-        });
-    if (next == due->end()) next = std::find_if(due->begin(), due->end(), idle);
-    if (next == due->end()) return false;
+    const auto idle_and_new = [&](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return idle(n) && !unstored_.contains(n.id);
+    };
+    const db::Micros now = absl::ToUnixMicros(options_.now());
+    std::vector<db::NoticeRow> due;
+    auto next = due.end();
+    for (int limit = kPerLook; next == due.end(); limit *= 4) {
+      auto read = db::ListDueNotices(store_, now, limit);
+      if (!read.ok()) {
+        spdlog::error("notifications cannot be read: {}", read.status().ToString());
+        return false;
+      }
+      due = *std::move(read);
+      next = std::find_if(due.begin(), due.end(), idle_and_new);
+      if (next == due.end()) next = std::find_if(due.begin(), due.end(), idle);
+      if (next == due.end() && due.size() < static_cast<size_t>(limit)) return false;
+    }
     notice = std::move(*next);
     receiver = ReceiverOf(notice);
     busy_.insert(receiver);
@@ -106,7 +116,7 @@ bool Sender::SendOne() {
   if (!stored.ok() && !delivered)  // once for each notification, not in each period
     spdlog::error("the state of notification {} cannot be stored, and is tried again: {}", notice.key,
                   stored.ToString());
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   busy_.erase(receiver);
   if (stored.ok()) {
     unstored_.erase(notice.id);

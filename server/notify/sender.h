@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "db/store.h"
+#include "server/time/steady_mutex.h"
 #include "server/time/stop_signal.h"
 
 namespace scalelab::server {
@@ -53,7 +53,7 @@ class Sender {
   const SenderOptions options_;
   db::Store& store_;
   StopSignal stop_;
-  absl::Mutex mutex_;
+  SteadyMutex mutex_;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;             // threads
   std::set<std::string> busy_ ABSL_GUARDED_BY(mutex_);  // receivers to which a thread sends
   // Results of deliveries that the database did not accept, by id. They are stored later, without another delivery.

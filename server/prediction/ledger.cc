@@ -231,8 +231,12 @@ bool Scorer::Stop(absl::Duration grace) {
   bool ended = true;
   stop_.Stop();
   {
-    absl::MutexLock lock(&mutex_);
-    ended = mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
+    SteadyMutexLock lock(&mutex_);
+    const auto over = [this] {
+      mutex_.AssertHeld();
+      return ended_;
+    };
+    ended = mutex_.AwaitWithTimeout(over, grace);
   }
   if (ended) {
     thread_.join();
@@ -251,8 +255,9 @@ void Scorer::Run() {
       spdlog::info("{} predictions have got their scores", *scored);
     }
   } while (!stop_.WaitFor(period_));
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   ended_ = true;
+  mutex_.SignalAll();
 }
 
 }  // namespace scalelab::server

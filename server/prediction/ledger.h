@@ -7,11 +7,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "db/store.h"
 #include "scalelab/v1/prediction.pb.h"
 #include "server/prediction/predict.h"
+#include "server/time/steady_mutex.h"
 #include "server/time/stop_signal.h"
 
 namespace scalelab::server {
@@ -51,7 +51,7 @@ class Scorer {
 
   db::Store& store_;
   const absl::Duration period_;
-  absl::Mutex mutex_;
+  SteadyMutex mutex_;
   StopSignal stop_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -5,6 +5,9 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -79,16 +82,25 @@ CellNumbers NumberCells(const StudyData& study) {
 // The times of runs, by the attempt that produced the results.
 using TimesOfAttempts = std::map<int64_t, const db::RunTimes*>;
 
+// The rows of runs that have succeeded, by cell id and fingerprint, in the order of StudyData::rows.
+using SucceededRows = std::map<std::pair<int64_t, std::string>, std::vector<const db::CurveRow*>>;
+
+SucceededRows GroupSucceeded(const StudyData& study) {
+  SucceededRows groups;
+  for (const db::CurveRow& row : study.rows) {
+    if (row.state == db::RunState::kSucceeded) groups[{row.cell_id, row.fingerprint}].push_back(&row);
+  }
+  return groups;
+}
+
 // Returns the mean parts of a step of a cell's runs; nothing if one of them did not report them.
-std::optional<MeanStepParts> ReadParts(const StudyData& source, size_t cell, const std::string& fingerprint,
+std::optional<MeanStepParts> ReadParts(const StudyData& source, size_t cell,
+                                       const std::vector<const db::CurveRow*>& rows,
                                        const TimesOfAttempts& times) {
   MeanStepParts sums;
   double runs = 0;
-  for (const db::CurveRow& row : source.rows) {
-    if (row.cell_id != source.cells[cell].id || row.state != db::RunState::kSucceeded ||
-        row.fingerprint != fingerprint)
-      continue;
-    const auto found = times.find(row.attempt_id);
+  for (const db::CurveRow* row : rows) {
+    const auto found = times.find(row->attempt_id);
     if (found == times.end()) return std::nullopt;
     const db::RunTimes& of_run = *found->second;
     if (of_run.ranks.empty() || (source.cells[cell].ranks > 1 && !of_run.comm_total)) return std::nullopt;
@@ -109,20 +121,18 @@ std::optional<MeanStepParts> ReadParts(const StudyData& source, size_t cell, con
 }
 
 // Returns the recorded steps of a cell's runs.
-std::vector<RecordedStep> ReadRecorded(const StudyData& source, size_t cell, const std::string& fingerprint) {
+std::vector<RecordedStep> ReadRecorded(const StudyData& source,
+                                       const std::vector<const db::CurveRow*>& rows) {
   std::vector<RecordedStep> steps;
-  for (const db::CurveRow& row : source.rows) {
-    if (row.cell_id != source.cells[cell].id || row.state != db::RunState::kSucceeded ||
-        row.fingerprint != fingerprint)
-      continue;
-    if (const auto found = source.recorded.find(row.attempt_id); found != source.recorded.end())
+  for (const db::CurveRow* row : rows) {
+    if (const auto found = source.recorded.find(row->attempt_id); found != source.recorded.end())
       steps.push_back(found->second);
   }
   return steps;
 }
 
 Series ReadSeries(const StudyData& source, const CellNumbers& cells, const v1::CurveSeries& curve,
-                  const TimesOfAttempts& times) {
+                  const SucceededRows& succeeded, const TimesOfAttempts& times) {
   Series series;
   series.key = curve.key();
   const std::string key = ToJson(series.key);
@@ -135,9 +145,10 @@ Series ReadSeries(const StudyData& source, const CellNumbers& cells, const v1::C
     if (times.empty()) continue;
     const auto cell = cells.find({key, point.ranks()});
     if (cell == cells.end()) continue;
-    if (const auto parts = ReadParts(source, cell->second, series.fingerprint, times))
-      series.recorded.push_back(
-          {point.ranks(), *parts, ReadRecorded(source, cell->second, series.fingerprint)});
+    const auto rows = succeeded.find({source.cells[cell->second].id, series.fingerprint});
+    if (rows == succeeded.end()) continue;
+    if (const auto parts = ReadParts(source, cell->second, rows->second, times))
+      series.recorded.push_back({point.ranks(), *parts, ReadRecorded(source, rows->second)});
   }
   if (largest == nullptr) return series;
   if (largest->speedup().has_low() && largest->speedup().low() > 0)
@@ -156,8 +167,9 @@ std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
   const v1::GetCurveResponse curve =
       MakeCurve(source.spec, source.cells, source.parameters, source.rows, {.resamples = kResamples});
   const CellNumbers cells = NumberCells(source);
+  const SucceededRows succeeded = GroupSucceeded(source);
   for (const v1::CurveSeries& of_curve : curve.series()) {
-    Series series = ReadSeries(source, cells, of_curve, times);
+    Series series = ReadSeries(source, cells, of_curve, succeeded, times);
     if (!series.without_ranks.empty()) all.try_emplace(series.without_ranks, std::move(series));
   }
   return all;

@@ -62,9 +62,13 @@ bool Retention::Stop(absl::Duration grace) {
   bool ended = true;
   stop_.Stop();
   {
-    absl::MutexLock lock(&mutex_);
+    SteadyMutexLock lock(&mutex_);
     if (!thread_.joinable()) return true;
-    ended = mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
+    const auto over = [this] {
+      mutex_.AssertHeld();
+      return ended_;
+    };
+    ended = mutex_.AwaitWithTimeout(over, grace);
   }
   if (ended)
     thread_.join();
@@ -74,12 +78,12 @@ bool Retention::Stop(absl::Duration grace) {
 }
 
 void Retention::SetRules(const RetentionRules& rules) {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   rules_ = rules;
 }
 
 RetentionRules Retention::rules() const {
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   return rules_;
 }
 
@@ -101,8 +105,9 @@ void Retention::Run() {
           removed.rule(), removed.studies(), removed.points(), removed.directories(), removed.bytes());
     }
   }
-  absl::MutexLock lock(&mutex_);
+  SteadyMutexLock lock(&mutex_);
   ended_ = true;
+  mutex_.SignalAll();
 }
 
 absl::StatusOr<std::vector<Retention::Due>> Retention::FindDue(const RetentionRules& rules, db::Micros now) {
@@ -374,7 +379,11 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       if (absl::IsFailedPrecondition(begun)) continue;
       if (!begun.ok()) return begun;
     }
+    const int64_t seen_before = removed.directories + removed.left;
     const absl::Status status = RemoveFilesOf(*files, due.what, id, until, dry_run, over, removed);
+    // Without any directory, a removal that continues does not count as complete, because the filesystem of the runs may
+    // not be mounted.
+    if (status.ok() && unfinished.contains(id) && removed.directories + removed.left == seen_before) continue;
     response.set_studies(response.studies() + 1);
     if (!status.ok()) {
       spdlog::warn("retention: {} of study {} remain, and are tried again: {}", What(due.what), id,

@@ -19,6 +19,7 @@
 #include "scalelab/v1/admin.pb.h"
 #include "server/retention/attempt_files.h"
 #include "server/retention/rules.h"
+#include "server/time/steady_mutex.h"
 #include "server/time/stop_signal.h"
 
 namespace scalelab::server {
@@ -105,7 +106,7 @@ class Retention {
   db::Store& store_;
   absl::Mutex at_work_;                                                                   // held during Prune
   std::map<std::pair<db::Removal, int64_t>, FilesSize> sizes_ ABSL_GUARDED_BY(at_work_);  // by study id
-  mutable absl::Mutex mutex_;
+  mutable SteadyMutex mutex_;
   RetentionRules rules_ ABSL_GUARDED_BY(mutex_);
   StopSignal stop_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // whether the thread has ended

@@ -9,9 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "planted/bug.h"
 #include "proto/status.h"
+#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 namespace {
@@ -107,8 +107,8 @@ struct CallPool::Shared {
   std::string kind;
   size_t queue_limit = 0;
   int most_on_filesystem = 0;
-  absl::Mutex mutex;
-  absl::CondVar arrived;
+  // The threads wait for work until `stopping`. After that, only Stop waits, for the end of the threads.
+  SteadyMutex mutex;
   std::list<Client> clients ABSL_GUARDED_BY(mutex);   // those with waiting works, in the order of their turns
   size_t waiting ABSL_GUARDED_BY(mutex) = 0;          // number of entries of all clients
   std::set<std::string> busy ABSL_GUARDED_BY(mutex);  // names of the subjects of works in progress
@@ -122,7 +122,7 @@ CallPool::CallPool(std::string kind, int threads, size_t queue_limit) : shared_(
   shared_->queue_limit = queue_limit;
   shared_->most_on_filesystem = std::max(1, threads / 2);
   {
-    absl::MutexLock lock(&shared_->mutex);
+    SteadyMutexLock lock(&shared_->mutex);
     shared_->alive = threads;
   }
   threads_.reserve(threads);
@@ -134,12 +134,12 @@ CallPool::~CallPool() { Stop(absl::InfiniteDuration()); }
 void CallPool::Run(Work work, Subject subject, const std::string& client) {
   absl::Status refused;
   {
-    absl::MutexLock lock(&shared_->mutex);
+    SteadyMutexLock lock(&shared_->mutex);
     if (shared_->stopping) {
       refused = Stopping();
     } else {
       const std::string too_many = shared_->Add(work, std::move(subject), client);
-      if (too_many.empty()) return shared_->arrived.Signal();
+      if (too_many.empty()) return shared_->mutex.Signal();
       refused = MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
                           absl::StrCat(too_many, "; try again in 5 seconds"));
     }
@@ -148,7 +148,7 @@ void CallPool::Run(Work work, Subject subject, const std::string& client) {
 }
 
 size_t CallPool::waiting() const {
-  absl::MutexLock lock(&shared_->mutex);
+  SteadyMutexLock lock(&shared_->mutex);
   return shared_->waiting;
 }
 
@@ -157,12 +157,14 @@ bool CallPool::Stop(absl::Duration grace) {
   std::list<Shared::Client> left;
   bool ended = false;
   {
-    absl::MutexLock lock(&shared_->mutex);
+    SteadyMutexLock lock(&shared_->mutex);
     shared_->stopping = true;
-    shared_->arrived.SignalAll();
-    ended = shared_->mutex.AwaitWithTimeout(absl::Condition(
-                                                +[](int* alive) { return *alive == 0; }, &shared_->alive),
-                                            grace);
+    shared_->mutex.SignalAll();
+    const auto over = [this] {
+      shared_->mutex.AssertHeld();
+      return shared_->alive == 0;
+    };
+    ended = shared_->mutex.AwaitWithTimeout(over, grace);
     left.swap(shared_->clients);
     shared_->waiting = 0;
   }
@@ -183,22 +185,23 @@ void CallPool::Serve(const std::shared_ptr<Shared>& shared) {
   while (true) {
     Shared::Entry entry;
     {
-      absl::MutexLock lock(&shared->mutex);
+      SteadyMutexLock lock(&shared->mutex);
       while (!shared->Take(entry)) {
         if (shared->stopping) {
           --shared->alive;
+          shared->mutex.SignalAll();
           return;
         }
-        shared->arrived.Wait(&shared->mutex);
+        shared->mutex.WaitFor(absl::InfiniteDuration());
       }
       shared->NoteBegin(entry.subject);
     }
     entry.work(absl::OkStatus());
     if (entry.subject.name.empty() && entry.subject.filesystem.empty()) continue;
     entry.work = nullptr;
-    absl::MutexLock lock(&shared->mutex);
+    SteadyMutexLock lock(&shared->mutex);
     shared->NoteEnd(entry.subject);
-    shared->arrived.Signal();
+    shared->mutex.Signal();
   }
 }
 

@@ -95,6 +95,7 @@ struct ClusterView {
     long memory_mib = 0;
     int gpus = 0;
     int gpus_allocated = 0;  // 0 also when unknown
+    bool responds = true;    // whether the scheduler reaches it; false: it gets no jobs, whatever its state
   };
   std::vector<Partition> partitions;  // sorted by name
   std::vector<Node> nodes;            // sorted by name

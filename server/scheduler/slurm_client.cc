@@ -20,7 +20,8 @@ absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view te
   if (queue.malformed > 0)
     spdlog::warn("{}: {} malformed lines, the first is '{}'", program, queue.malformed,
                  queue.first_malformed);
-  if (queue.incomplete || (queue.malformed > 0 && queue.jobs.empty())) {
+  // A malformed line, such as the rest of a job name with a line break, does not make the other lines useless.
+  if (queue.incomplete || (queue.malformed > 0 && queue.valid == 0)) {
     return absl::UnavailableError(
         absl::StrCat("the output of ", program, queue.incomplete ? " is incomplete" : " is malformed",
                      queue.malformed > 0 ? absl::StrCat(": '", queue.first_malformed, "'") : ""));

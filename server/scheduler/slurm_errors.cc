@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/scheduler/slurm_queue.h"
 
 namespace scalelab::server {
 namespace {
@@ -184,11 +185,12 @@ Refusal InterpretFailure(const CommandResult& result, const JobRequest& request)
                                                     reason, "); ", known.advice))};
     }
   }
-  return {absl::UnknownError(absl::StrCat("it is unknown whether Slurm accepted the job (sbatch: ",
-                                          result.exit_code == 0 ? absl::StrCat("no job id in its output '",
-                                                                               result.out.substr(0, 100), "'")
-                                                                : reason,
-                                          ")")),
+  const absl::string_view output = absl::StripAsciiWhitespace(result.out);
+  return {absl::UnknownError(absl::StrCat(
+              "it is unknown whether Slurm accepted the job (sbatch: ",
+              result.exit_code == 0 ? absl::StrCat("no job id in its output '", Printable(output, 100), "'")
+                                    : reason,
+              ")")),
           true};
 }
 

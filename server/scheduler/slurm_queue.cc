@@ -78,9 +78,10 @@ Queue ParseQueue(absl::string_view text, uid_t uid) {
     if (!row) {
       if (queue.malformed++ == 0) queue.first_malformed = Printable(line);
       absl::StrAppend(&queue.malformed_lines, line, "\n");
-    } else if (!other_user && IsToken(row->name)) {
-      queue.jobs[row->name].push_back(*std::move(row));
+      continue;
     }
+    ++queue.valid;
+    if (!other_user && IsToken(row->name)) queue.jobs[row->name].push_back(*std::move(row));
   }
   for (auto& [name, rows] : queue.jobs) {
     std::stable_sort(rows.begin(), rows.end(),

@@ -33,6 +33,7 @@ struct QueueRow {
 
 struct Queue {
   std::map<std::string, std::vector<QueueRow>> jobs;  // by name, sorted by id
+  int valid = 0;                                      // number of well-formed lines, those of other users too
   int malformed = 0;                                  // number of malformed lines
   std::string first_malformed;                        // the first of them, made printable
   bool incomplete = false;      // the last line has no newline, so the output is incomplete

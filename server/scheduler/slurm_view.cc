@@ -38,7 +38,7 @@ int Gpus(absl::string_view gres) {
   return gpus;
 }
 
-// Removes the flags that sinfo appends to a state: not responding, powering up, rebooting and others.
+// Removes the flags that sinfo appends to a state: "*" (not responding), powering up, rebooting and others.
 std::string StateText(absl::string_view text) {
   while (!text.empty() && !absl::ascii_isalpha(text.back())) text.remove_suffix(1);
   return absl::AsciiStrToUpper(Printable(text));
@@ -67,12 +67,17 @@ bool ParseLine(absl::string_view line, std::map<std::string, ClusterView::Partit
   if (f[0].empty()) return true;  // a partition without nodes
   node.name = Printable(f[0]);
   node.state = StateText(f[4]);
-  if (f[9] != "none") node.reason = Printable(f[9]);
+  node.responds = !absl::StrContains(f[4], '*');
+  if (f[9] != "none") {
+    node.reason = Printable(f[9]);
+  } else if (!node.responds) {
+    node.reason = "it does not respond";
+  }
   if (!absl::SimpleAtoi(f[6], &node.memory_mib)) node.memory_mib = 0;
   node.gpus = Gpus(f[7]);
   node.gpus_allocated = Gpus(f[8]);
   ++partition.nodes;
-  if (node.state == "IDLE" && idle == node.cpus) ++partition.idle_nodes;
+  if (node.state == "IDLE" && node.responds && idle == node.cpus) ++partition.idle_nodes;
   const auto [entry, is_new] = nodes->emplace(node.name, std::move(node));
   entry->second.partitions.push_back(name);
   return true;

@@ -101,6 +101,14 @@ class PointReader {
     return absl::OkStatus();
   }
 
+  // Returns NOT_FOUND if the study was deleted, or retention has removed the points, after they were listed. Without the
+  // error, the caller would take the points that were sent before for all of them.
+  absl::Status CheckStillKept() {
+    const auto run = FindRun(store_, *client_, request_.run());
+    if (!run.ok()) return run.status();
+    return CheckPointsKept(store_, *run, attempts_.front());
+  }
+
   absl::Status Read(Listed& listed) {
     read_ = std::move(listed.points);
     sent_ = count_ = 0;
@@ -110,6 +118,9 @@ class PointReader {
       const absl::Status read = db::ReadContinuedPoints(
           store_, attempts_, filter_, [&](db::Series series) { read_ = std::move(series); });
       if (!read.ok()) return read;
+      if (read_.value.empty()) {
+        if (auto s = CheckStillKept(); !s.ok()) return s;
+      }
     }
     chosen_.clear();
     if (request_.max_points() > 0) {

@@ -47,7 +47,8 @@ class AgentFaults : public testing::Test {
     options.slurm = slurm_.options();
     options.slurm.settle = kSettle;
     options.patience = patience_;
-    options.uid_of = [](const std::string& user) {
+    options.uid_of = [this](const std::string& user) -> absl::StatusOr<std::optional<uid_t>> {
+      if (lookups_fail_) return absl::UnavailableError("the accounts cannot be looked up");
       return user == "nobody" ? std::nullopt : std::optional<uid_t>(geteuid());
     };
     options.users_of_jobs = [this] { return users_; };
@@ -83,6 +84,7 @@ class AgentFaults : public testing::Test {
   AgentHub hub_;
   std::map<std::string, std::string> users_;
   absl::Duration patience_ = absl::Seconds(30);  // a busy machine
+  bool lookups_fail_ = false;
   std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -272,6 +274,19 @@ TEST_F(AgentFaults, FiftyAgentsThatDieInMidSubmissionLoseNoJobAndDoubleNone) {
   const std::map<std::string, int> jobs = JobsByName();
   EXPECT_THAT(jobs, SizeIs(kJobs));
   for (const auto& [name, count] : jobs) EXPECT_EQ(count, 1) << name;
+}
+
+TEST_F(AgentFaults, AJobIsNotGivenUpWhileItsAccountCannotBeLookedUp) {
+  Start();
+  const auto alice = Agent("alice");
+  ASSERT_TRUE(Submit("alice", "a").ok());
+  Start();  // without the users that were looked up before
+  lookups_fail_ = true;
+  EXPECT_EQ(scheduler_->Cancel({"a"}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Poll({"a"}), IsEmpty()) << "nothing is known about the job";
+  lookups_fail_ = false;
+  EXPECT_TRUE(scheduler_->Cancel({"a"}).ok());
+  EXPECT_EQ(Poll({"a"})[0].state, State::kCancelled);
 }
 
 TEST_F(AgentFaults, ACancelledJobOfAUserWithoutAnAccountIsUnknown) {

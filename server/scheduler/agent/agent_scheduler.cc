@@ -3,6 +3,9 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -33,11 +36,17 @@ absl::Status AsUnavailable(const absl::Status& status) {
   return status.ok() ? status : absl::UnavailableError(status.message());
 }
 
-std::optional<uid_t> UidOf(const std::string& user) {
+absl::StatusOr<std::optional<uid_t>> UidOf(const std::string& user) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(16 << 10);
-  getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  return found == nullptr ? std::nullopt : std::optional<uid_t>(found->pw_uid);
+  const int error = getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr) return found->pw_uid;
+  // getpwnam(3) lists the numbers that mean "not found". Others come from a directory service that does not answer.
+  for (const int not_found : {0, ENOENT, ESRCH, EBADF, EPERM}) {
+    if (error == not_found) return std::nullopt;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the account ", user, " cannot be looked up now: ", std::strerror(error)));
 }
 
 // Runs the queries about one user: on this machine if it may see the jobs of the user, else through the agent.
@@ -102,7 +111,11 @@ class AgentScheduler final : public Scheduler {
     script.runs_dir = UserDirectory(script.runs_dir, user);
     return script;
   }
+  absl::StatusOr<std::optional<uid_t>> Uid(const std::string& user) const {
+    return options_.uid_of ? options_.uid_of(user) : UidOf(user);
+  }
   absl::StatusOr<User*> UserOf(const std::string& name);
+  bool HasNoAccount(const std::string& name) const;
   absl::StatusOr<Tokens> ByUser(const std::vector<std::string>& tokens);
   absl::StatusOr<std::map<uid_t, Queue>> QueryAll(const Tokens& tokens);
   void Forget(const std::vector<std::string>& polled);
@@ -120,17 +133,25 @@ class AgentScheduler final : public Scheduler {
 
 absl::StatusOr<User*> AgentScheduler::UserOf(const std::string& name) {
   if (const auto it = users_.find(name); it != users_.end()) return it->second.get();
-  const std::optional<uid_t> uid = options_.uid_of ? options_.uid_of(name) : UidOf(name);
-  if (!uid) {
+  const absl::StatusOr<std::optional<uid_t>> uid = Uid(name);
+  if (!uid.ok()) return uid.status();
+  if (!uid->has_value()) {
     return absl::UnavailableError(absl::StrCat("this machine has no account ", name,
                                                ", under which the job has to run; submit the study as a user "
                                                "of the cluster, or ask the operator"));
   }
   auto user = std::make_unique<User>(
-      hub_, name, *uid, site_, local_, options_.slurm.command_timeout,
+      hub_, name, **uid, site_, local_, options_.slurm.command_timeout,
       SlurmJobs::Options{ScriptOptions(name), /*files_are_here=*/false,
                          [this, name] { return AsUnavailable(hub_.Check(name)); }, options_.slurm.now});
   return (users_[name] = std::move(user)).get();
+}
+
+// Returns false while it is not known whether the user has an account: the jobs of the user may exist.
+bool AgentScheduler::HasNoAccount(const std::string& name) const {
+  if (users_.contains(name)) return false;
+  const absl::StatusOr<std::optional<uid_t>> uid = Uid(name);
+  return uid.ok() && !uid->has_value();
 }
 
 absl::StatusOr<AgentScheduler::Tokens> AgentScheduler::ByUser(const std::vector<std::string>& tokens) {
@@ -218,7 +239,7 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
   for (const std::string& token : tokens) {
     if (const auto it = known.find(token); it != known.end()) statuses.push_back(std::move(it->second));
     const auto user = user_of_.find(token);
-    if (user == user_of_.end() || (unreachable_.contains(token) && !UserOf(user->second).ok()))
+    if (user == user_of_.end() || (unreachable_.contains(token) && HasNoAccount(user->second)))
       statuses.push_back(NeverSubmitted(token));
   }
   const std::set<std::string> polled(tokens.begin(), tokens.end());
@@ -238,11 +259,18 @@ void AgentScheduler::Forget(const std::vector<std::string>& polled) {
 absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
   const absl::StatusOr<Tokens> by_user = ByUser(tokens);
   if (!by_user.ok()) return by_user.status();
-  for (const std::string& token : tokens) {
-    const auto user = user_of_.find(token);
-    if (user != user_of_.end() && !UserOf(user->second).ok()) unreachable_.insert(token);
-  }
   absl::Status first;
+  for (const std::string& token : tokens) {
+    const auto name = user_of_.find(token);
+    if (name == user_of_.end()) continue;
+    const absl::StatusOr<User*> user = UserOf(name->second);
+    if (user.ok()) continue;
+    if (HasNoAccount(name->second)) {
+      unreachable_.insert(token);
+    } else {
+      first.Update(user.status());
+    }
+  }
   std::map<User*, std::shared_ptr<absl::Status>> results;
   for (const auto& [user, its_tokens] : *by_user) {
     if (!user->lane.idle()) {

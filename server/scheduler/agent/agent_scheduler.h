@@ -27,8 +27,9 @@ struct AgentSchedulerOptions {
   // Returns the users of all jobs that may exist, by token. Called for a token that was not submitted
   // by this process.
   std::function<absl::StatusOr<std::map<std::string, std::string>>()> users_of_jobs;
-  // Returns the uid of a user, or nothing if there is no such account. Default: the accounts of this machine.
-  std::function<std::optional<uid_t>(const std::string& user)> uid_of;
+  // Returns the uid of a user, or nothing if there is no such account. Returns UNAVAILABLE if this cannot be found out now.
+  // Default: the accounts of this machine.
+  std::function<absl::StatusOr<std::optional<uid_t>>(const std::string& user)> uid_of;
 };
 
 // Returns the directory of a user's jobs and attempts below `runs_dir`.

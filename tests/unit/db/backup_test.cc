@@ -202,6 +202,17 @@ TEST_P(Backup, AFolderThatIsNotThereIsNamed) {
               HasSubstr("/none/backup.db.part cannot be written (No such file"));
 }
 
+TEST_P(Backup, WithoutASyncOfTheFolderNothingIsLeft) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read any folder; run as another user to test this";
+  Open(path_);
+  ASSERT_EQ(chmod(copies_.path().c_str(), 0300), 0);  // files can be created, but the folder cannot be opened
+  const absl::Status status = Make();
+  ASSERT_EQ(chmod(copies_.path().c_str(), 0700), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(copies_.path()));
+  EXPECT_TRUE(Files().empty());
+}
+
 TEST_P(Backup, WithoutSpaceNothingIsLeft) {
   const auto store = Open(path_);
   for (int64_t id = 1; id <= 300; ++id) ASSERT_TRUE(store->Commit(Numbered(id)).ok());

@@ -138,6 +138,20 @@ TEST_F(DataDirTest, RefusesADirectoryOfAnotherUser) {
   EXPECT_THAT(message, AllOf(HasSubstr(path_), HasSubstr("Permission denied"), HasSubstr("--data")));
 }
 
+TEST_F(DataDirTest, LeavesNoSecretWhoseNameIsNotSynced) {
+  std::filesystem::create_directories(path_);
+  chmod(path_.c_str(), 0333);  // files can be created, but the folder cannot be opened for the sync
+  for (const std::string& above : {root_, root_ + "/a"}) chmod(above.c_str(), 0755);
+  const std::string message = MessageInChild(path_, [&] {
+    return (getuid() != 0 || setuid(65534) == 0) && access(path_.c_str(), W_OK | X_OK) == 0;
+  });
+  chmod(path_.c_str(), 0700);
+  if (message == "not prepared") GTEST_SKIP() << "the temporary directory is not open to other users";
+  EXPECT_THAT(message, AllOf(HasSubstr(path_), HasSubstr("it cannot be synced"), HasSubstr("--data")));
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/client.token"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/client.token.part"));
+}
+
 TEST_F(DataDirTest, RefusesAReadOnlyFilesystem) {
   std::filesystem::create_directories(path_);
   const std::string message = MessageInChild(path_, [&] {

@@ -63,5 +63,14 @@ TEST(NodeChecks, ValuesAreQuotedInTheScript) {
   EXPECT_THAT(NodeScript(expected), testing::HasSubstr("directory='/it'\\''s here'\n"));
 }
 
+TEST(NodeChecks, TheScriptConnectsToAnIpv6AddressWithoutItsBrackets) {
+  NodeExpectation expected = kExpected;
+  expected.server_host = "[2001:db8::1]";
+  EXPECT_THAT(NodeScript(expected), testing::HasSubstr("host='2001:db8::1'\n"));
+  EXPECT_THAT(JudgeNode(absl::StrReplaceAll(kGood, {{"connect yes", "connect timeout"}}), expected,
+                        kSubmitted, kSeen),
+              ElementsAre(IsError("cannot connect to [2001:db8::1]:7600")));
+}
+
 }  // namespace
 }  // namespace scalelab::server::doctor

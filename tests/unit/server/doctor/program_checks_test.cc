@@ -123,6 +123,8 @@ TEST_F(SlurmChecks, ASilentControllerEndsTheChecks) {
 TEST_F(SlurmChecks, NodesThatAcceptNoJobsAreNamed) {
   programs_.Answer("sinfo --all", Nodes({"idle", "drained"}, "up"));
   EXPECT_THAT(Check(), Contains(IsWarning("1 of 2 accept no jobs: n2 (")));
+  programs_.Answer("sinfo --all", Nodes({"idle", "idle*"}, "up"));
+  EXPECT_THAT(Check(), Contains(IsWarning("1 of 2 accept no jobs: n2 (IDLE, does not respond)")));
   programs_.Answer("sinfo --all", Nodes({"down*", "drained"}, "up"));
   EXPECT_THAT(Check(), Contains(IsError("none accepts jobs")));
 }

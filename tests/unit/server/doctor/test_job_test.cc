@@ -34,7 +34,8 @@ class TestJobTest : public testing::Test {
     job_.version = "1.2";
     job_.runs_dir = root_ + "/runs";
     job_.limit = absl::Seconds(3);
-    job_.sleep = [](absl::Duration) {};
+    job_.sleep = [this](absl::Duration by) { now_ += by; };
+    job_.now = [this] { return now_; };
   }
   ~TestJobTest() override { std::filesystem::remove_all(root_); }
 
@@ -63,6 +64,7 @@ class TestJobTest : public testing::Test {
   TestJob job_;
   FakePrograms programs_;
   bool job_runs_ = true;
+  absl::Duration now_;
 };
 
 TEST_F(TestJobTest, TheLocalSchedulerRunsTheScriptHere) {
@@ -112,6 +114,25 @@ TEST_F(TestJobTest, AJobThatWaitsTooLongIsCancelled) {
   programs_.Answer("squeue", "PENDING (Resources) \n");
   programs_.Answer("scancel", "");
   EXPECT_THAT(RunTestJob(Slurm(), job_), ElementsAre(IsWarning("PENDING (Resources)")));
+  EXPECT_EQ(programs_.calls.back(), "scancel 17");
+}
+
+TEST_F(TestJobTest, QueriesThatTimeOutCountTowardsTheLimit) {
+  job_.slurm = true;
+  job_runs_ = false;
+  job_.limit = absl::Minutes(2);
+  programs_.Answer("sbatch", "17\n");
+  programs_.Answer("scancel", "");
+  int queries = 0;
+  const auto slow = [&, slurm = Slurm()](const std::vector<std::string>& argv, const std::string& input) {
+    if (argv[0] == "squeue") {
+      ++queries;
+      now_ += absl::Seconds(15);
+    }
+    return slurm(argv, input);
+  };
+  EXPECT_THAT(RunTestJob(slow, job_), ElementsAre(IsWarning("did not end in 2m; its state was unknown")));
+  EXPECT_EQ(queries, 8);
   EXPECT_EQ(programs_.calls.back(), "scancel 17");
 }
 

@@ -405,6 +405,28 @@ TEST_F(RetentionTest, ARemovalThatWasInterruptedIsCompleted) {
   EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
 }
 
+TEST_F(RetentionTest, ARemovalThatWasInterruptedWaitsForTheFilesystemOfTheRuns) {
+  CommitStudy(1, 200, 10);
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  {
+    Retention retention(Options(rules), *store_);
+    int asked = 0;
+    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
+  }
+  // The filesystem is not mounted, so the directory of the runs is empty.
+  const std::string elsewhere = directory_.path() + "/elsewhere";
+  fs::rename(runs(), elsewhere);
+  fs::create_directory(runs());
+  EXPECT_EQ(Prune(rules).removed(0).studies(), 0);
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), ElementsAre(1));
+  fs::remove(runs());
+  fs::rename(elsewhere, runs());
+  EXPECT_EQ(Prune(rules).removed(0).studies(), 1);
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
+}
+
 TEST_F(RetentionTest, AnAttemptThatCannotBeRemovedDoesNotKeepTheOthers) {
   CommitStudy(1, 200, 3);
   const std::string stuck = DirectoryOf(1, 1);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "tests/fakes/wall_clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -55,6 +56,25 @@ TEST(CallPool, StopsWhileAThreadIsBlockedAndRefusesTheRest) {
   pool.reset();  // the blocked thread still uses the state that it shares with the pool
   release->set_value();
   ended.get_future().wait();
+}
+
+TEST(CallPool, TheGraceOfStopFollowsTheSteadyClock) {
+  absl::Notification started, stop;
+  std::atomic<bool> stopping = false;
+  CallPool pool("reads", 1, 1);
+  pool.Run([&](const absl::Status&) {
+    started.Notify();
+    stop.WaitForNotification();
+    while (!stopping) {
+      pool.Run([&](const absl::Status& status) {
+        if (absl::IsUnavailable(status)) stopping = true;
+      });
+    }
+  });
+  started.WaitForNotification();
+  const WallClockShift shift(-3600);  // a time limit by the wall clock would already be over
+  stop.Notify();
+  EXPECT_TRUE(pool.Stop(absl::Minutes(1)));
 }
 
 TEST(CallPool, ReportsThatAllThreadsHaveEnded) {

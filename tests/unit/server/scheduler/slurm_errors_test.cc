@@ -135,6 +135,17 @@ TEST(SlurmErrors, AfterAKilledOrSilentSbatchTheJobMayExist) {
   EXPECT_TRUE(InterpretFailure(Failed(""), Request()).may_exist);
 }
 
+TEST(SlurmErrors, ShowsOnlyPrintableAsciiOfTheOutput) {
+  CommandResult greeting;
+  greeting.exit_code = 0;
+  const std::string start(99, 'x');
+  greeting.out = absl::StrCat(start, "\xc3\xa9\n");  // byte 100 is inside a character
+  EXPECT_THAT(InterpretFailure(greeting, Request()).status.message(),
+              HasSubstr(absl::StrCat("no job id in its output '", start, "?...'")));
+  greeting.out = "\x1b[1mhello\n";
+  EXPECT_THAT(InterpretFailure(greeting, Request()).status.message(), HasSubstr("output '?[1mhello'"));
+}
+
 TEST(SlurmErrors, AFailureReasonIsOnePrintableLine) {
   EXPECT_EQ(FailureReason(Failed("sbatch: error: one\nsbatch: error: one\n\n  plain \x1b[31mtwo\n")),
             "one; plain ?[31mtwo");

@@ -1,8 +1,11 @@
 #include "server/scheduler/slurm_queue.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/scheduler/slurm_client.h"
 
 namespace scalelab::server {
 namespace {
@@ -66,6 +69,32 @@ TEST(SlurmQueue, ParsesTheSameColumnsOfSacct) {
   EXPECT_EQ(cancelled.nodes, "");
   EXPECT_EQ(queue.jobs.at("tok2").front().exit_code, 2);
   EXPECT_EQ(queue.jobs.at("tok2").front().used, absl::Hours(24));
+}
+
+// Prints the same text for each program.
+class PrintingRunner final : public CommandRunner {
+ public:
+  explicit PrintingRunner(std::string text) : text_(std::move(text)) {}
+  absl::StatusOr<CommandResult> Run(const std::vector<std::string>&, const std::string&,
+                                    const std::vector<std::string>&, absl::Duration) override {
+    CommandResult result;
+    result.exit_code = 0;
+    result.out = text_;
+    return result;
+  }
+
+ private:
+  const std::string text_;
+};
+
+TEST(SlurmQueue, AJobNameOfOneUserDoesNotHideTheJobsOfTheOthers) {
+  const std::string odd = "9|1001|RUNNING|None|0|1795286739|0:02|2:00:00|b2|a line\nbreak\n";
+  PrintingRunner some(odd), none("break\n");
+  const auto queues = SlurmClient(some, some, kUs, absl::Seconds(1)).JobsOf({kUs, 1001});
+  ASSERT_TRUE(queues.ok()) << queues.status();
+  EXPECT_TRUE(queues->at(kUs).jobs.empty());
+  EXPECT_EQ(queues->at(kUs).malformed, 1);
+  EXPECT_TRUE(absl::IsUnavailable(SlurmClient(none, none, kUs, absl::Seconds(1)).JobsOf({kUs}).status()));
 }
 
 TEST(SlurmQueue, CountsAndIgnoresMalformedLines) {

@@ -58,6 +58,17 @@ TEST(SlurmView, ParsesNodesAndPartitions) {
   EXPECT_EQ(view.nodes[2].gpus, 0);
 }
 
+TEST(SlurmView, ANodeThatDoesNotRespondIsNotIdle) {
+  const ClusterView view = View(
+      "b1|main*|up|infinite|idle*|0/8/0/8|8000|(null)|gpu:0|none\n"
+      "b2|main*|up|infinite|idle~|0/8/0/8|8000|(null)|gpu:0|none\n");
+  EXPECT_EQ(view.nodes[0].state, "IDLE");
+  EXPECT_FALSE(view.nodes[0].responds);
+  EXPECT_EQ(view.nodes[0].reason, "it does not respond");
+  EXPECT_TRUE(view.nodes[1].responds);
+  EXPECT_EQ(view.partitions[0].idle_nodes, 1);
+}
+
 TEST(SlurmView, CapacityCountsANodeOnce) {
   const Capacity capacity = CapacityOf(View());
   EXPECT_EQ(capacity.slots, 20);

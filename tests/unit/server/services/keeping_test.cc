@@ -129,6 +129,30 @@ TEST_F(Keeping, ReadersOfRemovedDataGetTheReasonAndTheDate) {
   EXPECT_THAT(Explain(), HasSubstr("its logs were removed by retention"));
 }
 
+TEST_F(Keeping, PointsThatAreRemovedWhileTheyAreReadDoNotLookComplete) {
+  CommitFinalStudy();
+  // So many points that the service cannot send them before the client reads them.
+  db::WriteBatch batch;
+  batch.appends = {db::AnAppend(100, 0, 30, 50'030)};
+  for (int i = 0; i < 100; ++i)
+    batch.appends[0].columns.push_back(
+        db::AColumn(absl::StrCat("metric/", i), 3, std::vector<double>(5'000, i)));
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::ReadPointsRequest request;
+  request.set_run("runs/100");
+  auto context = Context();
+  const auto stub = v1::ResultService::NewStub(Unix());
+  auto reader = stub->ReadPoints(context.get(), request);
+  v1::ReadPointsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_TRUE(db::BeginRemoval(*store_, db::Removal::kPoints, 100, kEnd + 86'400'000'000).ok());
+  while (reader->Read(&response)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
+  EXPECT_EQ(ReasonOf(FromGrpc(status)), "REMOVED_BY_RETENTION");
+}
+
 TEST_F(Keeping, PruneIsPassedOn) {
   v1::PruneRequest request;
   v1::PruneResponse response;
