@@ -1,5 +1,4 @@
 """Base class of the engines on MXNet: a Gluon model and its step. A subclass averages the gradients over ranks."""
-import os
 
 import numpy as np
 
