@@ -81,7 +81,9 @@ Queue ParseQueue(absl::string_view text, uid_t uid) {
       continue;
     }
     ++queue.valid;
-    if (!other_user && IsToken(row->name)) queue.jobs[row->name].push_back(*std::move(row));
+    if (other_user || !IsToken(row->name)) continue;
+    std::vector<QueueRow>& of_name = queue.jobs[row->name];
+    of_name.push_back(*std::move(row));
   }
   for (auto& [name, rows] : queue.jobs) {
     std::stable_sort(rows.begin(), rows.end(),
