@@ -40,7 +40,7 @@ with scalelab.Client(sys.argv[1]) as client:
 """
 
 
-@unittest.skipUnless(WHEELS, "there is no wheel beside the installed package; deploy/python-client builds it")
+@unittest.skipUnless(WHEELS, "the folder of the installed package has no wheel; build it with deploy/python-client")
 @unittest.skipUnless(importlib.util.find_spec("ensurepip"), "Python cannot make virtual environments; deploy/setup --tests installs "
                      "python3-venv")
 class InstalledWheelTest(fixture.InDirectory):
