@@ -33,7 +33,7 @@ class Service {
   std::string File(const std::string& name, const std::string& yaml) const;
   // Submits a study. Returns "studies/N".
   std::string Submit(const std::string& yaml, std::vector<std::string> more = {}) const;
-  // Runs `study wait`. Returns its exit status.
+  // Runs `study wait`, on slow machines for up to three times `seconds`. Returns its exit status.
   int WaitFor(const std::string& study, double seconds = 360) const;
   // Waits until a run of the study is RUNNING and has reported `steps` steps, at most `seconds`. Returns the run's name.
   std::string WaitUntilTraining(const std::string& study, int steps = 1, double seconds = 60) const;

@@ -61,6 +61,13 @@ class RetentionTest : public ::testing::Test {
     EXPECT_TRUE(response.ok()) << response.status();
     return response.value_or(v1::PruneResponse());
   }
+  // Ends in the middle of the first removal, as at a shutdown.
+  void InterruptRemoval(const RetentionRules& rules) {
+    Retention retention(Options(rules), *store_);
+    int asked = 0;
+    // Three calls precede the first removal.
+    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
+  }
   RetentionOptions Options(const RetentionRules& rules) const {
     return {rules, runs(), [this] { return now_; }, absl::InfiniteDuration(), absl::InfiniteDuration()};
   }
@@ -392,12 +399,7 @@ TEST_F(RetentionTest, ARemovalThatWasInterruptedIsCompleted) {
   CommitStudy(1, 200, 10);
   RetentionRules rules;
   rules.directories = 180 * kDay;
-  {
-    Retention retention(Options(rules), *store_);
-    int asked = 0;
-    // Three calls precede the first removal.
-    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
-  }
+  InterruptRemoval(rules);
   EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), ElementsAre(1));
   EXPECT_TRUE(fs::exists(DirectoryOf(1, 9)));
   EXPECT_EQ(Prune(rules).removed(0).studies(), 1);
@@ -409,11 +411,7 @@ TEST_F(RetentionTest, ARemovalThatWasInterruptedWaitsForTheFilesystemOfTheRuns) 
   CommitStudy(1, 200, 10);
   RetentionRules rules;
   rules.directories = 180 * kDay;
-  {
-    Retention retention(Options(rules), *store_);
-    int asked = 0;
-    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
-  }
+  InterruptRemoval(rules);
   // The filesystem is not mounted, so the directory of the runs is empty.
   const std::string elsewhere = directory_.path() + "/elsewhere";
   fs::rename(runs(), elsewhere);
