@@ -14,8 +14,7 @@ namespace {
 // Returns the directory with the official files, compressed with xz; empty if there is none.
 std::string PackedCifar10() {
   const char* named = std::getenv("SCALELAB_CIFAR10_XZ");
-  const std::string dir =
-      named != nullptr ? named : absl::StrCat(SCALELAB_SOURCE_DIR, "/../shared/data/cifar-10");
+  const std::string dir = named != nullptr ? named : SourceFile("../shared/data/cifar-10");
   return std::filesystem::exists(dir + "/data_batch_1.bin.xz") ? dir : "";
 }
 

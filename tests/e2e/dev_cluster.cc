@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "tests/e2e/service.h"
 
 namespace scalelab::e2e {
 namespace {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 // The path must be short, because Slurm creates its sockets below it.
 constexpr char kPrefix[] = "/tmp/scalelab-slurm-";
 
-std::string Script() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/dev-cluster"); }
+std::string Script() { return SourceFile("deploy/dev-cluster"); }
 
 // Removes directories of killed tests. Their names contain the process id of a process that has ended.
 void RemoveAbandoned() {

@@ -118,8 +118,8 @@ TEST_F(DevClusterTest, LinksAreAsSlowAsAsked) {
   ASSERT_EQ(cluster.Start(), "");
   Sink sink(cluster.address());
   const std::string send = "head -c 5000000 /dev/zero >/dev/tcp/$0/$1";
-  Background node({SCALELAB_SOURCE_DIR "/deploy/dev-cluster", "node", "--dir", cluster.dir(), "1", "exec",
-                   "bash", "-c", send, cluster.address(), absl::StrCat(sink.port())},
+  Background node({SourceFile("deploy/dev-cluster"), "node", "--dir", cluster.dir(), "1", "exec", "bash",
+                   "-c", send, cluster.address(), absl::StrCat(sink.port())},
                   cluster.dir() + "/sender.log");
   const auto [bytes, seconds] = sink.Receive();
   EXPECT_EQ(node.Wait(), 0);
@@ -263,7 +263,7 @@ bool LinkExists(const std::string& address) {
 }
 
 std::vector<std::string> Up(const DevCluster& cluster, std::vector<std::string> words = {}) {
-  words.insert(words.begin(), {SCALELAB_SOURCE_DIR "/deploy/dev-cluster", "up", "--dir", cluster.dir()});
+  words.insert(words.begin(), {SourceFile("deploy/dev-cluster"), "up", "--dir", cluster.dir()});
   return words;
 }
 

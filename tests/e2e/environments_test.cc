@@ -104,8 +104,7 @@ TEST_F(EnvironmentsTest, AModuleThatIsNotThereIsTold) {
 
 TEST_F(EnvironmentsTest, AContainerSeesWhatATrainingNeeds) {
   if (geteuid() != 0) GTEST_SKIP() << "tests/fakes/apptainer.sh needs root to mount";
-  std::filesystem::create_symlink(absl::StrCat(SCALELAB_SOURCE_DIR, "/tests/fakes/apptainer.sh"),
-                                  root_ + "/bin/apptainer");
+  std::filesystem::create_symlink(SourceFile("tests/fakes/apptainer.sh"), root_ + "/bin/apptainer");
   ASSERT_NO_FATAL_FAILURE(Start(absl::StrCat("{container: ", root_, "/image}")));
   const nlohmann::json listed = Listed();
   EXPECT_EQ(listed["usable"], true) << listed;

@@ -291,7 +291,7 @@ TEST_F(FrameworksTest, EnginesOfOneRecipeThatTrainDifferentlyAreMarkedInTheCurve
 TEST(CustomExamples, TrainInAShellAndInPlainPython) {
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
-  const std::string examples = absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/studies/custom/");
+  const std::string examples = SourceFile("deploy/studies/custom/");
   const Output submitted = service.Run({"study", "submit", examples + "custom.yaml"});
   ASSERT_EQ(submitted.code, 0) << submitted.err;
   ASSERT_EQ(service.WaitFor("last", 120), 0) << service.Run({"run", "list", "last"}).out;

@@ -32,7 +32,7 @@ class Journeys : public testing::Test {
     std::filesystem::create_symlink(Program("scalelab"), directory_ + "/bin/scalelab");
     std::filesystem::create_symlink(kPython, directory_ + "/bin/python3");
     environment_["PATH"] = absl::StrCat(directory_, "/bin:", std::getenv("PATH"));
-    environment_["PYTHONPATH"] = absl::StrCat(SCALELAB_SOURCE_DIR, "/client/python/src");
+    environment_["PYTHONPATH"] = SourceFile("client/python/src");
   }
   ~Journeys() override { std::filesystem::remove_all(directory_); }
 
@@ -40,8 +40,7 @@ class Journeys : public testing::Test {
   Output Travel(const std::string& name, const Service& service) {
     environment_["SCALELAB_SERVER"] = service.socket();
     return RunProgram(
-        {"sh", "-exc",
-         absl::StrCat("cd ", directory_, "/work; . ", SCALELAB_SOURCE_DIR, "/tests/e2e/journeys/", name)},
+        {"sh", "-exc", absl::StrCat("cd ", directory_, "/work; . ", SourceFile("tests/e2e/journeys/"), name)},
         environment_, 280);
   }
   std::string Work(const std::string& name) const { return absl::StrCat(directory_, "/work/", name); }

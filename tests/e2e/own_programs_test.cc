@@ -217,7 +217,7 @@ TEST(OwnPrograms, TheShippedNetpipeStudyMeasuresAnMpiBenchmarkThatNobodyChanged)
     GTEST_SKIP() << "NPopenmpi is not installed; deploy/setup installs netpipe-openmpi";
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
-  const std::string shipped = ReadFile(absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/studies/netpipe.yaml"));
+  const std::string shipped = ReadFile(SourceFile("deploy/studies/netpipe.yaml"));
   // Change the study: one repeat, without the large messages.
   std::string small = shipped;
   for (const auto& [from, to] : {std::pair("[1024, 1048576]", "[64, 256]"),

@@ -64,7 +64,8 @@ std::string ProgramForAll(const std::string& name) {
   static const ProgramsCopy copy;
   return copy.Path(name);
 }
-std::string ShippedData() { return absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/data"); }
+std::string SourceFile(const std::string& path) { return absl::StrCat(SCALELAB_SOURCE_DIR, "/", path); }
+std::string ShippedData() { return SourceFile("deploy/data"); }
 
 Service::Service(std::vector<std::string> flags, std::map<std::string, std::string> env)
     : flags_(std::move(flags)), env_(std::move(env)) {

@@ -80,6 +80,8 @@ std::string Program(const std::string& name);
 // Like ProgramPath, but in a folder that all accounts may read. Copies the programs if other accounts may not
 // read the folder of the build, for example below /root.
 std::string ProgramForAll(const std::string& name);
+// Returns the path of a file of the project, for example "deploy/studies/netpipe.yaml".
+std::string SourceFile(const std::string& path);
 // Returns the directory of the images that ship with the project.
 std::string ShippedData();
 

@@ -38,7 +38,7 @@ constexpr double kQuietSoon =
 // Returns the names of the services of the API, each with one of its methods, as in "scalelab.v1.StudyService/GetStudy".
 std::vector<std::string> Services() {
   std::vector<std::string> services;
-  for (const auto& file : std::filesystem::directory_iterator(SCALELAB_SOURCE_DIR "/proto/scalelab/v1")) {
+  for (const auto& file : std::filesystem::directory_iterator(SourceFile("proto/scalelab/v1"))) {
     std::string service;
     for (const absl::string_view line : absl::StrSplit(ReadFile(file.path()), '\n')) {
       const std::vector<absl::string_view> words =
@@ -91,7 +91,7 @@ class NginxTest : public testing::Test {
     WriteFile(directory + "/front.crt", pair->certificate);
     WriteFile(directory + "/front.key", pair->key);
     port_ = FreeTcpPort();
-    std::string front = ReadFile(absl::StrCat(SCALELAB_SOURCE_DIR, "/deploy/nginx/scalelab.conf"));
+    std::string front = ReadFile(SourceFile("deploy/nginx/scalelab.conf"));
     const auto replace = [&](const std::string& what, const std::string& by) {
       EXPECT_THAT(front, HasSubstr(what));
       front = absl::StrReplaceAll(front, {{what, by}});
