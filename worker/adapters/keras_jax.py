@@ -13,6 +13,7 @@ import numpy as np
 from scalelab import array_state, choices, keras_models, loss_scale, rendezvous, splitmix, training
 from scalelab.deadline import Deadline
 from scalelab.errors import RunError
+from scalelab.jax_images import Conversion
 
 # Weight of the auxiliary head's loss, as in torchvision's training.
 _AUXILIARY = 0.4
@@ -35,6 +36,8 @@ class KerasJax(training.Engine):
         self._jax = jax = _join(spec, rank, ranks)
         device = jax.local_devices()[0]
         self._gpu = device.device_kind if device.platform == "gpu" else None
+        self.takes_bytes = self.takes_bytes or self._gpu is not None
+        self._convert = Conversion(jax.numpy, data, spec.augment) if self.takes_bytes else None
         with training.importing(self.name, "keras-jax"):
             import keras
 
@@ -83,13 +86,25 @@ class KerasJax(training.Engine):
                 self._velocities,
                 self._state,
                 self._scaling,
-                self._spread(np.zeros((batch, data.side, data.side, 3), np.float32)),
+                jax.tree.map(self._spread, self._zeros(data)),
                 self._spread(np.zeros(batch, np.int32)),
                 np.float32(0),
             )
             .compile()
         )
         self._evaluation = jax.jit(self._evaluate)
+
+    def _zeros(self, data):
+        """Returns a batch of zeros, with the types and shapes of _arrays."""
+        batch, side = self._spec.batch_per_rank, data.side
+        if self._convert is None:
+            return np.zeros((batch, side, side, 3), np.float32)
+        shape = (batch, side, side, 3) if data.interleaved else (batch, 3, side, side)
+        return np.zeros(shape, np.uint8), np.zeros((batch, 3), np.int32)
+
+    def _arrays(self, images):
+        """Returns images as an argument of the compiled functions."""
+        return images if self._convert is None else (images.pixels, images.crops)
 
     def _spread(self, local):
         """Returns an array that is sharded over all ranks; `local` is the shard of this rank."""
@@ -99,6 +114,8 @@ class KerasJax(training.Engine):
     def _shard_step(self, trained, velocities, state, scaling, images, labels, rate):
         jax, where = self._jax, self._jax.numpy.where
         scale = scaling[0] if scaling else 1
+        if self._convert is not None:
+            images = self._convert(*images)
 
         def loss_of(trained):
             outputs, new_state = self._model.stateless_call(trained, [s[0] for s in state], images, training=True)
@@ -132,7 +149,7 @@ class KerasJax(training.Engine):
         return (logits.argmax(axis=1) == labels).sum().astype("float32")
 
     def step(self, images, labels, rate):
-        batch = self._spread(images), self._spread(labels.astype(np.int32))
+        batch = self._jax.tree.map(self._spread, (self._arrays(images), labels.astype(np.int32)))
         self._trained, self._velocities, self._state, self._scaling, loss, correct = self._step(
             self._trained, self._velocities, self._state, self._scaling, *batch, np.float32(rate)
         )
@@ -177,6 +194,8 @@ class KerasJax(training.Engine):
         return self._scales.of_run() if self._scaling else {}
 
     def _evaluate(self, trained, state, images, labels):
+        if self._convert is not None:
+            images = self._convert(*images, augment=False)
         outputs, _ = self._model.stateless_call(trained, state, images, training=False)
         logits = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
         return self._cross_entropy(logits, labels).sum(), self._correct(logits, labels)
@@ -191,7 +210,7 @@ class KerasJax(training.Engine):
     def evaluate(self, images, labels):
         # Evaluate on this rank's device only, because ranks may have different numbers of images.
         trained, state = [v.addressable_data(0) for v in self._trained], [s.addressable_data(0)[0] for s in self._state]
-        loss, correct = self._evaluation(trained, state, images, labels.astype(np.int32))
+        loss, correct = self._evaluation(trained, state, self._arrays(images), labels.astype(np.int32))
         return float(loss), float(correct)
 
     def sum_over_ranks(self, numbers):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import fixture  # noqa: F401
-from scalelab import recipe
+from scalelab import jax_images, recipe
 from scalelab.image_server import ServedData
 from scalelab.torch_images import Conversion
 
@@ -34,6 +34,9 @@ def main(path, directory, rank):
     def images_of(batch, last, augment):
         made = Conversion(served, spec.augment, last, "cpu")(torch.from_numpy(batch.pixels), torch.from_numpy(batch.crops), augment)
         assert made.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        if last:  # the conversion for JAX also runs with numpy
+            same = jax_images.Conversion(np, served, spec.augment)(batch.pixels, batch.crops, augment)
+            np.testing.assert_array_equal(same, made.permute(0, 2, 3, 1).numpy())
         return (made.permute(0, 2, 3, 1) if last else made).numpy()
 
     for layout in ("NCHW", "NHWC"):

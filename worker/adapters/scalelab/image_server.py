@@ -14,7 +14,7 @@ from .errors import RunError
 
 @dataclasses.dataclass
 class ByteBatch:
-    """Images that a GPU normalises and augments (torch_images.py): a batch with layout "BYTES"."""
+    """Images that a GPU normalises and augments (torch_images.py, tensorflow_images.py, jax_images.py): a batch with layout "BYTES"."""
 
     pixels: np.ndarray  # uint8 [n, 3, side, side], or [n, side, side, 3] if they are interleaved
     crops: np.ndarray  # int32 [n, 3]: down, right and flip of each image, as draw_crops in augment.py returns them

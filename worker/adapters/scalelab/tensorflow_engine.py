@@ -11,6 +11,7 @@ import numpy as np
 
 from . import array_state, choices, keras_models, loss_scale, splitmix
 from .errors import RunError
+from .tensorflow_images import Conversion
 from .training import Engine, StepResult, importing
 
 # Weight of the auxiliary head's loss, as in torchvision's training.
@@ -84,6 +85,8 @@ class TensorFlowEngine(Engine):
             if spec.precision == "amp-fp16":
                 self._scaling = [tf.Variable(first, trainable=False) for first in (loss_scale.FIRST, 0)]
         self._scales = loss_scale.Log()
+        self.takes_bytes = self.takes_bytes or bool(self._gpus)
+        self._convert = Conversion(tf, data, spec.augment) if self.takes_bytes else None
         self._step = self.in_replicas(self._replica_step)
         self._evaluation = self.in_replicas(self._replica_evaluation, reduce_retracing=True)
 
@@ -107,6 +110,14 @@ class TensorFlowEngine(Engine):
     def distribute(self, array):
         """Returns the argument of strategy.run for a batch of this process."""
         return self._tf.constant(array)
+
+    def _batch(self, images, labels):
+        """Returns the first arguments of _replica_step and _replica_evaluation."""
+        if self._convert is not None:
+            images = self.distribute(images.pixels), self.distribute(images.crops.astype(np.int64))
+        else:
+            images = self.distribute(images)
+        return images, self.distribute(labels)
 
     def _replica_step(self, images, labels, rate):
         tf = self._tf
@@ -159,6 +170,8 @@ class TensorFlowEngine(Engine):
         return self._tf.reduce_sum(self._cross_entropy(labels, logits)), self._correct(labels, logits)
 
     def _outputs(self, images, training):
+        if self._convert is not None:
+            images = self._convert(*images, augment=training)
         outputs = self.network.model(images, training=training)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [self._tf.cast(logits, self._tf.float32) for logits in outputs]
@@ -175,8 +188,7 @@ class TensorFlowEngine(Engine):
 
     def step(self, images, labels, rate):
         try:
-            batch = self.distribute(images), self.distribute(labels)
-            loss, correct, scale = self._step(*batch, self._tf.constant(rate, self._tf.float32))
+            loss, correct, scale = self._step(*self._batch(images, labels), self._tf.constant(rate, self._tf.float32))
             # On a GPU, reading the numbers would wait for the end of the step.
             return functools.partial(self._result, loss, correct, scale) if self._gpus else self._result(loss, correct, scale)
         except self._tf.errors.OpError as e:
@@ -190,7 +202,7 @@ class TensorFlowEngine(Engine):
             raise _explained(e) from e
 
     def evaluate(self, images, labels):
-        loss, correct = self._evaluation(self.distribute(images), self.distribute(labels))
+        loss, correct = self._evaluation(*self._batch(images, labels))
         return sum(self._numbers(loss)), sum(self._numbers(correct))
 
     def device_model(self):
