@@ -37,6 +37,9 @@ struct StudyFile {
 // A relative data_dir is made absolute, relative to the directory of the study file, because the coordinator
 // and the nodes do not share the client's working directory. Everything else stays as written.
 //
+// The section `checkpoint: {every: 10m, keep: 2}` becomes keys of `fixed`: checkpoint_every_minutes (with a number of
+// steps: checkpoint_every_steps) and checkpoint_keep. `positions` has both names of each.
+//
 // `time` accepts seconds (1800), units ("30m", "1h30m", "2d") and Slurm's forms with colons or a dash
 // ("MM:SS", "HH:MM:SS", "D-HH", "D-HH:MM", "D-HH:MM:SS").
 //
@@ -49,7 +52,7 @@ struct StudyFile {
 absl::StatusOr<StudyFile> ReadStudyFile(const std::string& path, const std::vector<std::string>& set = {});
 
 // Like ReadStudyFile, for the contents of a file that is on another machine: relative paths stay relative, so the server
-// refuses them. `name` stands for the path in errors.
+// refuses them. Errors name the file `name`.
 absl::StatusOr<StudyFile> ReadStudyText(const std::string& text, const std::string& name);
 
 // Adds file positions to an error of ExpandStudy or of the server. Every violation becomes a line

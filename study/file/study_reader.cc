@@ -27,6 +27,9 @@ using google::protobuf::Message;
 using google::protobuf::Struct;
 using google::protobuf::Value;
 
+// The section that the reader converts to keys of `fixed`. StudySpec has no field for it.
+constexpr absl::string_view kCheckpoint = "checkpoint";
+
 // Returns the smallest value of a field of the specification in which 0 means "the default": a 0 written in a file is an
 // error for such a field. Returns 0 for other fields.
 int LeastIfZeroIsDefault(absl::string_view field) {
@@ -73,6 +76,8 @@ class StudyReader {
   std::vector<Problem> Read(const YamlNode& root) {
     file_->positions[""] = root.at;
     ReadMessage(root, "", &file_->spec);
+    // Later than `fixed`, `matrix` and `zip`, which may have the same keys.
+    if (checkpoint_ != nullptr) ReadCheckpoint(*checkpoint_);
     return std::move(problems_);
   }
 
@@ -129,6 +134,10 @@ class StudyReader {
     Position at = file_->positions[path];
     for (const YamlEntry* entry : Entries(node, at, path, path.empty() ? "a study file" : path)) {
       std::string field_path = Path(path, entry->key);
+      if (field_path == kCheckpoint) {
+        checkpoint_ = entry;
+        continue;
+      }
       const FieldDescriptor* field =
           descriptor->FindFieldByName(entry->key == "time" ? "time_seconds" : entry->key);
       if (field == nullptr || entry->key == "time_seconds" || entry->key == "adaptive_repeats") {
@@ -138,6 +147,7 @@ class StudyReader {
           if (name == "adaptive_repeats") continue;  // written as a mapping under "repeats"
           known.push_back(name == "time_seconds" ? absl::string_view("time") : absl::string_view(name));
         }
+        if (path.empty()) known.push_back(kCheckpoint);
         Add(entry->at, field_path, UnknownKey(entry->key, known));
         continue;
       }
@@ -158,7 +168,7 @@ class StudyReader {
     if (path == "slurm.sbatch_options") return ReadOptions(node, entry.at, path);
     if (path == "resources.time") return ReadTime(node, entry.at, path);
     if (path == "retry.on") return ReadCauses(node, entry.at, path);
-    // The word is for users whose configuration has a default for this section.
+    // `notify: none` switches off the default of the user's configuration.
     if (path == "notify" && node.kind == YamlNode::kScalar && !node.quoted && node.text == "none") return;
     if (path == "notify.on") return ReadOccasions(node, entry.at, path);
     if (path == "measure.extract") return ReadExtract(node, entry.at, path);
@@ -489,6 +499,81 @@ class StudyReader {
     if (!width) Add(until.at, path, "until has no half_width; write until: {half_width: 2%}");
   }
 
+  // Reads {every: 10m, keep: 2} into keys of `fixed`.
+  void ReadCheckpoint(const YamlEntry& section) {
+    const YamlNode& node = *section.value;
+    if (node.kind == YamlNode::kScalar || node.kind == YamlNode::kList) {
+      return Add(
+          section.at, section.key,
+          absl::StrCat("checkpoint must be a mapping such as {every: 10m, keep: 2}, not ", ShowNode(node)));
+    }
+    bool every = false;
+    for (const YamlEntry* entry : Entries(node, section.at, section.key, section.key)) {
+      const std::string path = Path(section.key, entry->key);
+      if (entry->key == "every") {
+        every = true;
+        ReadEvery(*entry, path);
+      } else if (entry->key == "keep") {
+        ReadKeep(*entry, path);
+      } else {
+        Add(entry->at, path, UnknownKey(entry->key, {"every", "keep"}));
+      }
+    }
+    if (!every) {
+      Add(section.at, section.key,
+          "checkpoint has no every; add every: 10m (a time) or every: 500 (a number of steps)");
+    }
+  }
+
+  void ReadEvery(const YamlEntry& entry, const std::string& path) {
+    const YamlNode& node = *entry.value;
+    const std::string text = node.kind == YamlNode::kScalar ? node.text : "";
+    const auto wrong = [&](absl::string_view what) {
+      Add(entry.at, path, absl::StrCat("every must be ", what, ", not ", ShowNode(node)));
+    };
+    int64_t steps = 0;
+    if (absl::SimpleAtoi(text, &steps)) {
+      const RunParameter& key = *FindStudyKey("checkpoint_every_steps");
+      const double number = static_cast<double>(steps);
+      if (number < 1) return wrong("at least 1 step (to write no checkpoints, remove checkpoint)");
+      if (number > key.max) return wrong(absl::StrCat("at most ", ShowNumber(key.max), " steps"));
+      return SetFixed(entry, path, key.name, number);
+    }
+    const RunParameter& key = *FindStudyKey("checkpoint_every_minutes");
+    const std::optional<int64_t> seconds = ParseTimeLimit(text);
+    if (!seconds) return wrong("a time such as 10m or \"00:10:00\", or a number of steps such as 500");
+    const double minutes = static_cast<double>(*seconds) / 60;
+    if (*seconds < 1) return wrong("at least 1s (to write no checkpoints, remove checkpoint)");
+    if (minutes > key.max) return wrong(absl::StrCat("at most ", ShowNumber(key.max), "m"));
+    SetFixed(entry, path, key.name, minutes);
+  }
+
+  void ReadKeep(const YamlEntry& entry, const std::string& path) {
+    const YamlNode& node = *entry.value;
+    const RunParameter& key = *FindStudyKey("checkpoint_keep");
+    int32_t keep = 0;
+    const bool whole = node.kind == YamlNode::kScalar && !node.quoted && absl::SimpleAtoi(node.text, &keep);
+    if (!whole || keep < key.min || keep > key.max) {
+      return Add(entry.at, path,
+                 absl::StrCat("keep must be a whole number from ", ShowNumber(key.min), " to ",
+                              ShowNumber(key.max), ", not ", ShowNode(node)));
+    }
+    SetFixed(entry, path, key.name, keep);
+  }
+
+  // Sets a key of `fixed` to a value that another section has. Errors in the value are shown at `entry`.
+  void SetFixed(const YamlEntry& entry, const std::string& path, absl::string_view name, double number) {
+    std::vector<std::string> sections = {"fixed", "matrix"};
+    for (int i = 0; i < file_->spec.zip_size(); ++i) sections.push_back(absl::StrCat("zip[", i, "]"));
+    for (const std::string& section : sections) {
+      const std::string other = Path(section, name);
+      if (file_->positions.contains(other))
+        return Add(entry.at, path, absl::StrCat(entry.key, " is also set as ", other, "; keep one"));
+    }
+    file_->positions[Path("fixed", name)] = entry.at;
+    (*file_->spec.mutable_fixed()->mutable_fields())[std::string(name)].set_number_value(number);
+  }
+
   void ReadCauses(const YamlNode& node, Position at, const std::string& path) {
     if (node.kind == YamlNode::kNull || (node.kind == YamlNode::kList && node.items.empty())) {
       return Add(at, path, "on has no causes; to disable retries, write max: 0");
@@ -520,6 +605,7 @@ class StudyReader {
   const std::string directory_;
   StudyFile* file_;
   std::vector<Problem> problems_;
+  const YamlEntry* checkpoint_ = nullptr;  // null if the file does not have the section
 };
 
 }  // namespace

@@ -1,18 +1,22 @@
 """scalelab.Client against real services."""
+import contextlib
 import datetime
 import math
 import os
+import socket
 import threading
 import time
 import unittest
+from concurrent import futures
 from unittest import mock
 
+import grpc
 import pandas
-from scalelab.v1 import result_pb2, run_pb2
+from scalelab.v1 import result_pb2, run_pb2, study_pb2
 
 import fixture
 import scalelab
-from scalelab import connection, frames, plots, study_spec
+from scalelab import address, connection, frames, plots, study_spec
 
 FILE = """
 study: every-section
@@ -45,6 +49,7 @@ on_unusable: exclude
 priority: -5
 visibility: private
 notify: {on: [end, first_failure], command: nobody}
+checkpoint: {every: 1h30m, keep: 3}
 """
 
 
@@ -199,6 +204,15 @@ class ClientTest(fixture.InDirectory):
         self.assertEqual(dict(spec.fixed), {"params.dropout": 0.1, "env.LEVEL": "1", "env.ON": "true"})
         self.assertEqual([axis.key for axis in spec.matrix], ["params.width", "ranks"])
 
+    def test_the_section_checkpoint_becomes_keys_of_fixed(self):
+        for section, keys in [
+            ({"every": "10m", "keep": 3}, {"checkpoint_every_minutes": 10, "checkpoint_keep": 3}),
+            ({"every": "00:01:30"}, {"checkpoint_every_minutes": 1.5}),
+            ({"every": 500}, {"checkpoint_every_steps": 500}),
+        ]:
+            spec = study_spec.to_spec({"study": "a", "checkpoint": section, "fixed": {"ranks": 1}}, "/")
+            self.assertEqual(dict(spec.fixed), {"ranks": 1, **keys})
+
     def test_no_notification_and_options_without_a_value_are_accepted(self):
         spec = study_spec.to_spec({"study": "a", "notify": "none", "slurm": {"sbatch_options": {"contiguous": None}}}, "/")
         self.assertFalse(spec.HasField("notify"))
@@ -222,6 +236,14 @@ class ClientTest(fixture.InDirectory):
              r"^params.id: 9007199254740993 is a whole number that cannot be stored exactly; write it as text"),
             ({"study": "a", "order": "random"}, r"^order: 'random' is none of randomized, listed"),
             ({"study": "a", "resources": {"time": "soon"}}, r"^resources.time: must be a time limit such as"),
+            ({"study": "a", "checkpoint": "10m"}, r"^checkpoint: must be a mapping such as \{every: 10m, keep: 2\}, not '10m'"),
+            ({"study": "a", "checkpoint": {"keep": 2}}, r"^checkpoint: has no every; add every: 10m"),
+            ({"study": "a", "checkpoint": {"every": "soon"}}, r"^checkpoint.every: must be a time such as 10m .*, not 'soon'"),
+            ({"study": "a", "checkpoint": {"every": 0}}, r"^checkpoint.every: must be at least 1 step .*, not 0"),
+            ({"study": "a", "checkpoint": {"every": 5, "keep": 0}}, r"^checkpoint.keep: must be a whole number, at least 1, not 0"),
+            ({"study": "a", "checkpoint": {"every": 5, "kept": 2}}, r"^checkpoint.kept: unknown key 'kept'; known: every, keep"),
+            ({"study": "a", "checkpoint": {"every": 5}, "matrix": {"checkpoint_every_steps": [1]}},
+             r"^checkpoint.every: is also set as matrix.checkpoint_every_steps; keep one"),
             ({"study": "a", "matrix": {"ranks": {"pow2": [0, 4]}}}, r"^matrix.ranks: pow2 must be a list of two whole numbers"),
             (self.write("a.yaml", "study: a\nstudy: b\n"), r"a.yaml: this is not valid YAML: duplicate key 'study' \(first on line 1\)"),
             (self.write("b.yaml", "study: [\n"), r"b.yaml: this is not valid YAML"),
@@ -320,6 +342,104 @@ class WatchTest(fixture.InDirectory):
         self.assertEqual(self.client.wait(self.study, timeout=fixture.WITHIN).state, "CANCELLED")
 
 
+class Relay:
+    """Forwards the bytes of one connection between two Unix sockets until `vanish`, and counts the pings of the client."""
+
+    def __init__(self, path, target):
+        self.pings = threading.Semaphore(0)
+        self._gone, self._target = threading.Event(), target
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def vanish(self):
+        """Forwards nothing more. The connection stays open, as it does when a machine loses its power."""
+        self._gone.set()
+
+    def _serve(self):
+        with self._listener, self._listener.accept()[0] as client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._target)
+            back = threading.Thread(target=self._forward, args=(server, client))
+            back.start()
+            self._forward(client, server, self._count())
+            back.join()
+
+    def _forward(self, source, target, counter=None):
+        if counter:
+            next(counter)
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if counter:
+                    counter.send(data)
+                if not self._gone.is_set():
+                    target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+    def _count(self):
+        """Takes the bytes of an HTTP/2 client: 24 bytes, and then frames, which begin with length, type, flags and stream."""
+        data, at = b"", 24
+        while True:
+            while len(data) >= at + 9:
+                if (data[at + 3], data[at + 4] & 1) == (6, 0):  # PING without the flag ACK
+                    self.pings.release()
+                at += 9 + int.from_bytes(data[at : at + 3], "big")
+            data += yield
+
+
+class QuietServerTest(fixture.InDirectory):
+    def test_a_client_notices_that_the_machine_of_a_quiet_server_has_gone(self):
+        left = threading.Event()
+
+        def watch(request, context):
+            context.add_callback(left.set)
+            yield study_pb2.WatchStudyResponse(study=study_pb2.Study(name="studies/1"))
+            left.wait(fixture.WITHIN)
+
+        method = grpc.unary_stream_rpc_method_handler(watch, response_serializer=study_pb2.WatchStudyResponse.SerializeToString)
+        with futures.ThreadPoolExecutor() as pool:
+            server = grpc.server(pool, options=[("grpc.http2.max_ping_strikes", 0)])
+            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("scalelab.v1.StudyService", {"WatchStudy": method})])
+            server.add_insecure_port(f"unix:{self.dir}/server")
+            server.start()
+            self.addCleanup(server.stop, None)
+            self.addCleanup(left.set)
+            relay = Relay(f"{self.dir}/relay", f"{self.dir}/server")
+            options = {**dict(connection._OPTIONS), "grpc.keepalive_time_ms": 100, "grpc.keepalive_timeout_ms": 500,
+                       "grpc.http2.ping_timeout_ms": 500}  # newer versions of gRPC use the last one, too
+            with mock.patch.multiple(connection, _OPTIONS=list(options.items()), _PATIENCE=-1), \
+                    scalelab.Client(f"unix:{self.dir}/relay") as client:
+                looks = client.watch("1")
+                self.assertEqual(next(looks).study.name, "studies/1")
+                while relay.pings.acquire(blocking=False):
+                    pass
+                for _ in range(4):  # gRPC sends two without the option for more
+                    self.assertTrue(relay.pings.acquire(timeout=fixture.WITHIN))
+                relay.vanish()
+                with self.assertRaises(scalelab.ScalelabError) as raised:
+                    next(looks)
+                self.assertEqual(raised.exception.code, "UNAVAILABLE")
+            left.set()
+            server.stop(None).wait()
+
+    def test_a_stream_that_the_server_ends_again_and_again_ends(self):
+        now = [0.0]
+
+        def sleep(seconds):
+            now[0] += seconds
+            self.assertLess(now[0], 1000, "the client does not stop")
+
+        one = connection.Connection.__new__(connection.Connection)
+        one.server, one._token = address.resolve("insecure:localhost:1", None), "secret"
+        ended = mock.MagicMock()  # a call without messages
+        with mock.patch.object(connection, "time", mock.Mock(monotonic=lambda: now[0], sleep=sleep)):
+            with self.assertRaises(scalelab.ScalelabError) as raised:
+                list(one.follow(mock.Mock(return_value=ended), None, None, lambda look: True))
+        self.assertEqual(raised.exception.code, "UNAVAILABLE")
+        ended.cancel.assert_called()
+
+
 class FrameTest(unittest.TestCase):
     def tearDown(self):
         plots.pyplot.close("all")
@@ -330,6 +450,23 @@ class FrameTest(unittest.TestCase):
             self.assertEqual(runs["ranks"].dtype.kind, "i")
         self.assertEqual([frames.points([])[name].dtype.kind for name in ("rank", "step", "time", "value")], ["i", "i", "f", "f"])
         self.assertEqual(frames.curve(result_pb2.GetCurveResponse())["speedup_low"].dtype.kind, "f")
+
+    def test_numbers_that_no_point_of_a_curve_has_are_numbers(self):
+        full = result_pb2.GetCurveResponse()
+        point = full.series.add().points.add(ranks=1)
+        for field in point.DESCRIPTOR.fields:
+            if field.message_type is not None:
+                getattr(point, field.name).SetInParent()
+        point.time_to_target.seconds = point.time_to_target.samples = point.time_to_target.samples_ratio = 2
+        point.training_difference.step = point.training_difference.epoch = point.factors.slowest_rank.rank = 3
+        sparse = result_pb2.GetCurveResponse()
+        sparse.series.add().points.add(ranks=1)
+        numbers = set(frames.curve(full).select_dtypes("number").columns)
+        self.assertLessEqual({"communication_exposed_low", "factors_step_seconds", "factors_slowest_rank_rank", "time_to_target_seconds",
+                              "training_difference_step"}, numbers)
+        for curve in (sparse, result_pb2.GetCurveResponse()):
+            self.assertEqual(set(frames.curve(curve).select_dtypes("number").columns), numbers)
+        self.assertIsNone(frames.curve(sparse)["communication_missing"][0])
 
     def test_each_series_has_the_ideal_line_of_its_baseline(self):
         frame = pandas.DataFrame({"engine": ["a", "a", "b", "b"], "ranks": [1, 2, 2, 4], "speedup": [1, 1.8, 1, 1.9],

@@ -55,6 +55,9 @@ TEST_F(StudyKeysCommand, ExplainsTheKeysOfSections) {
                                  Not(HasSubstr("warmup_steps"))));
   EXPECT_THAT(RunAsIs({"study", "keys", "repeats"}).out,
               AllOf(HasSubstr("whole number or mapping"), HasSubstr("repeats.until.half_width")));
+  EXPECT_THAT(RunAsIs({"study", "keys", "checkpoint"}).out,
+              AllOf(HasSubstr("checkpoint.every"), HasSubstr("text or whole number"),
+                    HasSubstr("checkpoint.keep"), HasSubstr("Default: 2")));
   EXPECT_THAT(RunAsIs({"study", "keys", "fixed"}).out,
               HasSubstr("Its keys are those that `scalelab study keys` lists"));
   EXPECT_THAT(RunAsIs({"study", "keys", "resorces"}).err, HasSubstr("did you mean 'resources'?"));

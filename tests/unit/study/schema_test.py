@@ -56,6 +56,10 @@ class SchemaTest(unittest.TestCase):
             "study: s\nrepeats: {min: 2, max: 10}",
             "study: s\nrepeats: {until: {half_with: 2%}}",
             "study: s\nadaptive_repeats: {min: 2}",
+            "study: s\ncheckpoint: 10m",
+            "study: s\ncheckpoint: {keep: 2}",
+            "study: s\ncheckpoint: {every: 10m, keep: 0}",
+            "study: s\ncheckpoint: {every: 10m, keeps: 2}",
             "fixed: {ranks: 1}",
         ):
             self.assertNotEqual(self.errors(mistake), [], mistake)
@@ -63,6 +67,10 @@ class SchemaTest(unittest.TestCase):
     def test_accepts_a_study_without_notifications(self):
         self.assertEqual(self.errors("study: s\nnotify: none"), [])
         self.assertEqual(self.errors("study: s\nnotify: {mail: a@b.c}"), [])
+
+    def test_accepts_times_and_steps_between_checkpoints(self):
+        self.assertEqual(self.errors("study: s\ncheckpoint: {every: 10m, keep: 2}"), [])
+        self.assertEqual(self.errors("study: s\ncheckpoint: {every: 500}"), [])
 
     def test_accepts_models_of_custom_programs(self):
         self.assertEqual(self.errors("study: s\nfixed: {engine: custom, model: mine, command: [./train.sh], ranks: 1}"), [])

@@ -101,7 +101,8 @@ class Client:
     `server` is "unix:PATH", "HOST:PORT" or "insecure:HOST:PORT". If it is None, the address comes from SCALELAB_SERVER, from the
     configuration file, or is the socket of the user's own service, as in the command-line client. For HOST:PORT, the client
     accepts the certificate that `scalelab login` has accepted. `token_file` is the file of a personal token. If it is None, the
-    file comes from SCALELAB_TOKEN_FILE or the configuration file. `timeout` in seconds applies to each call.
+    file comes from SCALELAB_TOKEN_FILE or the configuration file. `timeout` in seconds applies to each call. The streams of
+    `watch` and of points have no such limit.
 
     Arguments named `study` accept a Study, a number, "studies/7", a name (for the newest study of this name) or "last". Arguments
     named `run` accept a number, "runs/12" or "studies/7/runs/12".

@@ -20,6 +20,9 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # By default, gRPC stops its pings after two of them if the client sends no further message. A client that watches a quiet
+    # study would then never notice that the server's machine has gone.
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
 ]
 
@@ -97,8 +100,8 @@ class Connection:
             renewed = True
 
     def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool]) -> Iterator[Any]:
-        """Returns the messages of a stream until `over` returns true. Opens the stream again if the server cannot be reached for
-        up to a minute."""
+        """Returns the messages of a stream until `over` returns true. Opens the stream again if the server cannot be reached, or
+        ends the stream earlier, for up to a minute."""
         deadline = None if timeout is None else time.monotonic() + timeout
         lost: float | None = None  # when the connection was lost; None while messages arrive
         renewed, pause = False, 0.05
@@ -110,15 +113,16 @@ class Connection:
                     yield message
                     if over(message):
                         return
+                explained = self._unreachable()
             except grpc.RpcError as error:
                 explained = self.explain(error)
-                lost = time.monotonic() if lost is None else lost
-                if explained.code == "UNAUTHENTICATED" and self._renew_session(renewed):
-                    renewed = True
-                elif explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - lost > _PATIENCE:
-                    raise explained from None
             finally:
                 call.cancel()
+            lost = time.monotonic() if lost is None else lost
+            if explained.code == "UNAUTHENTICATED" and self._renew_session(renewed):
+                renewed = True
+            elif explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - lost > _PATIENCE:
+                raise explained
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Iterable
 
 import pandas
+from google.protobuf.descriptor import FieldDescriptor
 
 from scalelab import values
 from scalelab.study_spec import is_repeated
@@ -11,6 +12,7 @@ from scalelab.v1 import result_pb2, run_pb2
 
 _NO_POINT = {"run": "", "rank": 0, "step": 0, "time": 0.0, "key": "", "value": 0.0}
 _ESTIMATE = result_pb2.Estimate.DESCRIPTOR
+_NUMBERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_DOUBLE)
 
 
 def runs(messages: Iterable[Any]) -> pandas.DataFrame:
@@ -81,23 +83,26 @@ def _axes(key: Any) -> dict[str, Any]:
     return {name: values.cell(value) for name, value in values.of_struct(key).items() if name != "ranks"}
 
 
-def _fields(message: Any, prefix: str) -> dict[str, Any]:
+def _fields(message: Any, prefix: str, all_absent: bool = False) -> dict[str, Any]:
     """Returns the fields of a message that are not repeated. An estimate becomes the columns NAME, NAME_low and NAME_high.
-    Another message becomes a column NAME_FIELD for each of its fields. Absent values are None or NaN."""
+    Another message becomes a column NAME_FIELD for each of its fields. Absent numbers are NaN, so that a column of numbers has a
+    numeric type even if all are absent; other absent values are None. With `all_absent`, all fields count as absent."""
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         name, value = prefix + field.name, getattr(message, field.name)
-        absent = field.has_presence and not message.HasField(field.name)
+        absent = all_absent or (field.has_presence and not message.HasField(field.name))
         if is_repeated(field):
             continue
         if field.message_type is _ESTIMATE:
             row.update(_estimate(name, None if absent else value))
         elif field.message_type is not None:
-            row.update({key: None if absent else item for key, item in _fields(value, name + "_").items()})
+            row.update(_fields(value, name + "_", absent))
+        elif absent:
+            row[name] = float("nan") if field.cpp_type in _NUMBERS else None
         elif field.enum_type is not None:
-            row[name] = None if absent else field.enum_type.values_by_number[value].name
+            row[name] = field.enum_type.values_by_number[value].name
         else:
-            row[name] = None if absent else value
+            row[name] = value
     return row
 
 

@@ -43,7 +43,7 @@ def to_spec(study: StudyLike, directory: str) -> study_pb2.StudySpec:
     """Returns the specification of a study. Paths of data and commands may be relative to `directory`. Raises ScalelabError with
     the path of the first key that is unknown or has a value of the wrong type."""
     spec = study_pb2.StudySpec()
-    _Reader(os.path.abspath(directory)).message(study, "", spec)
+    _Reader(os.path.abspath(directory)).study(study, spec)
     return spec
 
 
@@ -70,6 +70,14 @@ class _Reader:
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
+    def study(self, value: Any, spec: study_pb2.StudySpec) -> None:
+        sections = dict(_mapping(value, ""))
+        has_checkpoint = "checkpoint" in sections
+        checkpoint = sections.pop("checkpoint", None)
+        self.message(sections, "", spec)
+        if has_checkpoint:  # later than `fixed`, `matrix` and `zip`, which may have the same keys
+            self._checkpoint(checkpoint, spec)
+
     def message(self, value: Any, path: str, message: Any) -> None:
         fields = message.DESCRIPTOR.fields_by_name
         for key, item in _mapping(value, path).items():
@@ -81,7 +89,8 @@ class _Reader:
                 self._adaptive_repeats(item, message.adaptive_repeats)
                 continue
             if key not in fields or key in ("time_seconds", "adaptive_repeats"):
-                raise invalid(f"{where}: unknown key '{key}'; known: {', '.join(sorted(fields)).replace('time_seconds', 'time')}")
+                known = sorted([*fields, *([] if path else ["checkpoint"])])
+                raise invalid(f"{where}: unknown key '{key}'; known: {', '.join(known).replace('time_seconds', 'time')}")
             self._field(item, where, message, fields[key])
 
     def _field(self, value: Any, path: str, message: Any, field: Any) -> None:
@@ -183,11 +192,48 @@ class _Reader:
         self.message({key: item for key, item in value.items() if key != "until"}, "repeats", message)
 
     @staticmethod
+    def _checkpoint(value: Any, spec: study_pb2.StudySpec) -> None:
+        """Reads {every: 10m, keep: 2} into keys of `fixed`."""
+        if value is not None and not isinstance(value, Mapping):
+            raise invalid(f"checkpoint: must be a mapping such as {{every: 10m, keep: 2}}, not {value!r}")
+        section = _mapping(value, "checkpoint")
+        if "every" not in section:
+            raise invalid("checkpoint: has no every; add every: 10m (a time) or every: 500 (a number of steps)")
+        axes: list[tuple[str, Any]] = [("matrix", spec.matrix), *((f"zip[{i}]", group.axes) for i, group in enumerate(spec.zip))]
+        for key, item in section.items():
+            if key == "every":
+                name, number = _every(item)
+            elif key == "keep":
+                if not isinstance(item, int) or isinstance(item, bool) or item < 1:
+                    raise invalid(f"checkpoint.keep: must be a whole number, at least 1, not {item!r}")
+                name, number = "checkpoint_keep", float(item)
+            else:
+                raise invalid(f"checkpoint.{key}: unknown key '{key}'; known: every, keep")
+            places = ["fixed"] if name in spec.fixed.fields else []
+            places += [place for place, group in axes if any(axis.key == name for axis in group)]
+            if places:
+                raise invalid(f"checkpoint.{key}: is also set as {places[0]}.{name}; keep one")
+            spec.fixed.fields[name].number_value = number
+
+    @staticmethod
     def _seconds(value: Any) -> int:
         seconds = seconds_of(value)
         if not seconds:
             raise invalid(f'resources.time: must be a time limit such as "00:30:00", 30m or 1800 (seconds), not {value!r}')
         return seconds
+
+
+def _every(value: Any) -> tuple[str, float]:
+    """Returns the key of `fixed` and its value for `every` of the section `checkpoint`: a number of steps or a time."""
+    text = _text(value)
+    steps = re.fullmatch(r"[-+]?\d+", text)
+    number = int(text) if steps else seconds_of(value)
+    if number is None:
+        raise invalid(f'checkpoint.every: must be a time such as 10m or "00:10:00", or a number of steps such as 500, not {value!r}')
+    if number < 1:
+        raise invalid(f"checkpoint.every: must be at least {'1 step' if steps else '1s'} (to write no checkpoints, remove checkpoint), "
+                      f"not {value!r}")
+    return ("checkpoint_every_steps", float(number)) if steps else ("checkpoint_every_minutes", number / 60)
 
 
 def _mapping(value: Any, path: str) -> Mapping[Any, Any]:

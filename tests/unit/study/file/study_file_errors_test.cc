@@ -83,6 +83,52 @@ TEST_F(StudyFileErrors, RulesOfRepeats) {
               StartsWith("f.yaml:3:1: unknown key 'adaptive_repeats'"));
 }
 
+TEST_F(StudyFileErrors, RulesOfCheckpoints) {
+  EXPECT_EQ(After("checkpoint: 10m\n"),
+            "f.yaml:3:1: checkpoint must be a mapping such as {every: 10m, keep: 2}, not '10m'");
+  for (const char* without : {"checkpoint:\n", "checkpoint: {keep: 3}\n"}) {
+    EXPECT_EQ(
+        After(without),
+        "f.yaml:3:1: checkpoint has no every; add every: 10m (a time) or every: 500 (a number of steps)");
+  }
+  EXPECT_EQ(After("checkpoint: {evry: 5, every: 5}\n"),
+            "f.yaml:3:14: unknown key 'evry'; did you mean 'every'?");
+  EXPECT_EQ(After("chekpoint: {every: 5}\n"),
+            "f.yaml:3:1: unknown key 'chekpoint'; did you mean 'checkpoint'?");
+  for (const char* wrong : {"soon", "1.5", "10 m"}) {
+    EXPECT_EQ(After(absl::StrCat("checkpoint: {every: ", wrong, "}\n")),
+              absl::StrCat("f.yaml:3:14: every must be a time such as 10m or \"00:10:00\", or a number of "
+                           "steps such as 500, not '",
+                           wrong, "'"));
+  }
+  EXPECT_THAT(After("checkpoint: {every: [5]}\n"), HasSubstr("a number of steps such as 500, not a list"));
+  EXPECT_EQ(
+      After("checkpoint: {every: 0}\n"),
+      "f.yaml:3:14: every must be at least 1 step (to write no checkpoints, remove checkpoint), not '0'");
+  EXPECT_EQ(After("checkpoint: {every: 0m}\n"),
+            "f.yaml:3:14: every must be at least 1s (to write no checkpoints, remove checkpoint), not '0m'");
+  EXPECT_EQ(After("checkpoint: {every: 2000000000000}\n"),
+            "f.yaml:3:14: every must be at most 1000000000000 steps, not '2000000000000'");
+  EXPECT_EQ(After("checkpoint: {every: 800d}\n"), "f.yaml:3:14: every must be at most 1000000m, not '800d'");
+  for (const char* wrong : {"0", "1001", "many", "1.5"}) {
+    EXPECT_EQ(After(absl::StrCat("checkpoint: {every: 5, keep: ", wrong, "}\n")),
+              absl::StrCat("f.yaml:3:24: keep must be a whole number from 1 to 1000, not '", wrong, "'"));
+  }
+  // A key has one place only.
+  EXPECT_EQ(
+      Errors("study: s\nfixed: {model: resnet20, dataset: synthetic, ranks: 2, checkpoint_every_steps: 4}\n"
+             "checkpoint: {every: 5}\n"),
+      "f.yaml:3:14: every is also set as fixed.checkpoint_every_steps; keep one");
+  EXPECT_EQ(After("matrix: {checkpoint_every_steps: [5, 6]}\ncheckpoint: {every: 7}\n"),
+            "f.yaml:4:14: every is also set as matrix.checkpoint_every_steps; keep one");
+  EXPECT_EQ(After("zip: [{checkpoint_every_minutes: [1, 2]}]\ncheckpoint: {every: 7m}\n"),
+            "f.yaml:4:14: every is also set as zip[0].checkpoint_every_minutes; keep one");
+  // The position of an error in a key of `fixed` is that of the key in the section.
+  EXPECT_THAT(Errors("study: s\nfixed: {engine: pytorch/dp, model: resnet20, dataset: synthetic, ranks: 2}\n"
+                     "resources: {gpus_per_rank: 1}\ncheckpoint:\n  every: 5\n"),
+              HasSubstr("f.yaml:5:3: engine pytorch/dp does not have checkpoint_every_steps 5"));
+}
+
 TEST_F(StudyFileErrors, WrongTypes) {
   EXPECT_EQ(After("repeats: many\n"), "f.yaml:3:1: repeats must be a whole number, not 'many'");
   EXPECT_EQ(After("repeats: 1.5\n"), "f.yaml:3:1: repeats must be a whole number, not '1.5'");

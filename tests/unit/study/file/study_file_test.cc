@@ -38,6 +38,7 @@ limits:  {concurrent_allocations: 4, gpu_hours: 500}
 allocation: per-run
 priority: -7
 notify:  {on: [end, first_failure], mail: ada@uni.example, webhook: "https://chat.example/x", command: chat}
+checkpoint: {every: 10m, keep: 3}
 )";
 
 class StudyFileTest : public StudyFiles {
@@ -95,6 +96,7 @@ TEST_F(StudyFileTest, ReadsEverySection) {
   EXPECT_EQ(spec.limits().gpu_hours(), 500);
   EXPECT_EQ(spec.allocation(), v1::StudySpec::PER_RUN);
   EXPECT_EQ(spec.priority(), -7);
+  EXPECT_EQ(spec.fixed().fields().at("checkpoint_every_minutes").number_value(), 10);
 }
 
 TEST_F(StudyFileTest, AFullFileIsValid) {
@@ -119,6 +121,36 @@ TEST_F(StudyFileTest, RepeatsMayBeARule) {
   EXPECT_EQ(checked->study.spec.adaptive_repeats().min(), 2);
   EXPECT_EQ(checked->study.spec.repeats(), 10);
   EXPECT_EQ(checked->study.runs.size(), 10u) << "all blocks are planned";
+}
+
+TEST_F(StudyFileTest, TheSectionCheckpointSetsKeysOfFixed) {
+  using Numbers = std::map<std::string, double>;
+  const auto numbers = [](const StudyFile& file) {
+    Numbers out;
+    for (const auto& [name, value] : file.spec.fixed().fields()) out[name] = value.number_value();
+    return out;
+  };
+  // The order of the sections does not matter.
+  const auto read = [&](const std::string& section) {
+    return numbers(Read(absl::StrCat("study: s\ncheckpoint: ", section, "\nfixed: {ranks: 1}\n")));
+  };
+  EXPECT_EQ(read("{every: 10m, keep: 3}"),
+            (Numbers{{"ranks", 1}, {"checkpoint_every_minutes", 10}, {"checkpoint_keep", 3}}));
+  EXPECT_EQ(read("{every: 1h30m}"), (Numbers{{"ranks", 1}, {"checkpoint_every_minutes", 90}}));
+  EXPECT_EQ(read("{every: \"00:01:30\"}"), (Numbers{{"ranks", 1}, {"checkpoint_every_minutes", 1.5}}));
+  EXPECT_EQ(read("{every: 500}"), (Numbers{{"ranks", 1}, {"checkpoint_every_steps", 500}}));
+  EXPECT_EQ(
+      numbers(Read("study: s\nfixed: {ranks: 1, checkpoint_every_steps: 7}\ncheckpoint: {every: 2m}\n")),
+      (Numbers{{"ranks", 1}, {"checkpoint_every_steps", 7}, {"checkpoint_every_minutes", 2}}))
+      << "a checkpoint is written at each of the two";
+  const auto set = ReadStudyFile(Put("study: s\nfixed: {ranks: 1}\n"), {"checkpoint.every=1h"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(numbers(*set), (Numbers{{"ranks", 1}, {"checkpoint_every_minutes", 60}}));
+
+  const auto checked = CheckStudyFile(Put(kFull));
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->study.cells[0].spec.checkpoint_every_minutes(), 10);
+  EXPECT_EQ(checked->study.cells[0].spec.checkpoint_keep(), 3);
 }
 
 TEST_F(StudyFileTest, ANoiseGuardHasKeysOfItsOwn) {
