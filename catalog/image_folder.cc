@@ -22,7 +22,7 @@ namespace scalelab {
 namespace {
 
 constexpr char kLayout[] = "the layout of imagefolder is DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg";
-constexpr char kMagic[] = "scalelab-index 1 ";
+constexpr char kMagic[] = "scalelab-index 2 ";
 
 using FileNames = std::vector<std::string>;
 
@@ -80,8 +80,33 @@ absl::Status UnknownClass(const std::string& directory, absl::string_view name) 
                                                  " does not exist; remove it, or add its training images"));
 }
 
+int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+// The times of a directory when it was listed. A new or removed entry changes `modified` (mtime). A directory
+// that is moved to the place of another one has other times than that one, even if it is older: programs that
+// preserve times cannot set `changed` (ctime).
+struct DirectoryTimes {
+  std::string name;                   // of the class; empty for the directory of the part
+  int64_t modified = 0, changed = 0;  // ns since 1970
+
+  bool operator==(const DirectoryTimes&) const = default;
+};
+
+// Returns the present times of a directory, or nothing if it is missing.
+std::optional<DirectoryTimes> TimesOf(const std::string& directory, absl::string_view name) {
+  struct stat st;
+  if (stat(absl::StrCat(directory, "/", name).c_str(), &st) != 0) return std::nullopt;
+  return DirectoryTimes{std::string(name), Nanoseconds(st.st_mtim), Nanoseconds(st.st_ctim)};
+}
+
+// Appends the times of all directories to `times`, if it is not null, each before the directory is listed.
 absl::StatusOr<ImageList> ListByDirectories(const std::string& directory, ImagePart part,
-                                            const FileNames& classes) {
+                                            const FileNames& classes, std::vector<DirectoryTimes>* times) {
+  const auto remember = [&](absl::string_view name) {
+    if (times == nullptr) return;
+    if (std::optional<DirectoryTimes> now = TimesOf(directory, name)) times->push_back(*std::move(now));
+  };
+  remember("");
   const absl::StatusOr<FileNames> present = List(directory, true);
   if (!present.ok()) return present.status();
   ImageList list(directory, classes);
@@ -89,6 +114,7 @@ absl::StatusOr<ImageList> ListByDirectories(const std::string& directory, ImageP
     const std::optional<int> label = Find(classes, name);
     if (!label) return UnknownClass(directory, name);
     const std::string path = absl::StrCat(directory, "/", name);
+    remember(name);
     const absl::StatusOr<FileNames> files = List(path, false);
     if (!files.ok()) return files.status();
     const int64_t before = list.size();
@@ -107,23 +133,15 @@ absl::StatusOr<ImageList> ListByDirectories(const std::string& directory, ImageP
   return list;
 }
 
-bool Newer(const timespec& a, const timespec& b) {
-  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
-}
-
-// Returns whether the index is newer than all directories that it lists. If it is, no file was added or
-// removed since it was written.
-bool IsFresh(const struct stat& index, const std::string& directory, const ImageList& list) {
-  struct stat st;
-  if (stat(directory.c_str(), &st) != 0 || !Newer(index.st_mtim, st.st_mtim)) return false;
-  int last = -1;
-  for (int64_t i = 0; i < list.size(); ++i) {
-    if (list.label(i) == last) continue;
-    last = list.label(i);
-    const std::string path = absl::StrCat(directory, "/", list.classes()[last]);
-    if (stat(path.c_str(), &st) != 0 || !Newer(index.st_mtim, st.st_mtim)) return false;
-  }
-  return true;
+// Returns whether no file was added or removed, and no directory was replaced, since the directories were
+// listed for an index.
+bool IsFresh(const struct stat& index, const std::string& directory,
+             const std::vector<DirectoryTimes>& times) {
+  return std::ranges::all_of(times, [&](const DirectoryTimes& listed) {
+    // Changes within the resolution of the filesystem's clock leave the times as they are. So an index is not
+    // used if it was written that soon after a change.
+    return TimesOf(directory, listed.name) == listed && listed.modified < Nanoseconds(index.st_mtim);
+  });
 }
 
 // Returns the images of an index, or nothing if the index is missing, incomplete or outdated.
@@ -143,10 +161,23 @@ std::optional<ImageList> ReadIndex(const std::string& path, const std::string& d
     rest.remove_prefix(end + 1);
     return line;
   };
-  int64_t count = 0;
   const auto head = next_line();
-  if (!head || !absl::StartsWith(*head, kMagic) || !absl::SimpleAtoi(head->substr(strlen(kMagic)), &count))
+  if (!head || !absl::StartsWith(*head, kMagic)) return std::nullopt;
+  const std::vector<absl::string_view> counts = absl::StrSplit(head->substr(strlen(kMagic)), ' ');
+  int64_t directories = 0, count = 0;
+  if (counts.size() != 2 || !absl::SimpleAtoi(counts[0], &directories) || directories < 1 ||
+      !absl::SimpleAtoi(counts[1], &count))
     return std::nullopt;
+  std::vector<DirectoryTimes> times;
+  for (int64_t i = 0; i < directories; ++i) {
+    const auto line = next_line();
+    const std::vector<absl::string_view> fields = absl::StrSplit(line.value_or(""), '\t');
+    DirectoryTimes& listed = times.emplace_back();
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &listed.modified) ||
+        !absl::SimpleAtoi(fields[1], &listed.changed))
+      return std::nullopt;
+    listed.name = std::string(fields[2]);
+  }
   ImageList list(directory, classes);
   absl::string_view last;
   std::optional<int> label;
@@ -158,13 +189,15 @@ std::optional<ImageList> ReadIndex(const std::string& path, const std::string& d
     if (!label) return std::nullopt;
     list.Add(*label, fields[2], bytes);
   }
-  if (list.size() != count || count == 0 || !IsFresh(st, directory, list)) return std::nullopt;
+  if (list.size() != count || count == 0 || !IsFresh(st, directory, times)) return std::nullopt;
   return list;
 }
 
 // Writes the lines of an index.
-absl::Status WriteLines(const ImageList& list, std::ostream& out) {
-  out << kMagic << list.size() << '\n';
+absl::Status WriteLines(const ImageList& list, const std::vector<DirectoryTimes>& times, std::ostream& out) {
+  out << kMagic << times.size() << ' ' << list.size() << '\n';
+  for (const DirectoryTimes& listed : times)
+    out << listed.modified << '\t' << listed.changed << '\t' << listed.name << '\n';
   for (int64_t i = 0; i < list.size(); ++i) {
     struct stat st;
     if (stat(list.path(i).c_str(), &st) != 0) {
@@ -181,10 +214,11 @@ absl::Status WriteLines(const ImageList& list, std::ostream& out) {
   return absl::OkStatus();
 }
 
-absl::Status WriteIndex(const std::string& path, const ImageList& list) {
+absl::Status WriteIndex(const std::string& path, const ImageList& list,
+                        const std::vector<DirectoryTimes>& times) {
   const std::string beside = path + ".new";
   std::ofstream out(beside, std::ios::binary);
-  absl::Status written = out ? WriteLines(list, out) : absl::OkStatus();
+  absl::Status written = out ? WriteLines(list, times, out) : absl::OkStatus();
   out.close();
   if (written.ok() && (!out || std::rename(beside.c_str(), path.c_str()) != 0)) {
     written = absl::PermissionDeniedError(
@@ -242,7 +276,7 @@ absl::StatusOr<ImageList> ListImages(const std::string& dir, ImagePart part) {
   const std::string directory = PartDirectory(dir, part);
   if (std::optional<ImageList> list = ReadIndex(IndexPath(dir, part), directory, *classes))
     return *std::move(list);
-  return ListByDirectories(directory, part, *classes);
+  return ListByDirectories(directory, part, *classes, nullptr);
 }
 
 absl::StatusOr<int64_t> WriteImageIndex(const std::string& dir) {
@@ -250,9 +284,11 @@ absl::StatusOr<int64_t> WriteImageIndex(const std::string& dir) {
   if (!classes.ok()) return classes.status();
   int64_t images = 0;
   for (ImagePart part : {ImagePart::kTrain, ImagePart::kVal}) {
-    const absl::StatusOr<ImageList> list = ListByDirectories(PartDirectory(dir, part), part, *classes);
+    std::vector<DirectoryTimes> times;
+    const absl::StatusOr<ImageList> list =
+        ListByDirectories(PartDirectory(dir, part), part, *classes, &times);
     if (!list.ok()) return list.status();
-    if (absl::Status written = WriteIndex(IndexPath(dir, part), *list); !written.ok()) return written;
+    if (absl::Status written = WriteIndex(IndexPath(dir, part), *list, times); !written.ok()) return written;
     images += list->size();
   }
   return images;

@@ -7,10 +7,11 @@
 // Directories whose name starts with a dot, and files without an image's extension, are ignored.
 //
 // Listing a million files takes long on a network filesystem. WriteImageIndex therefore writes
-// DIR/train.index and DIR/val.index. ListImages reads them instead, as long as they are newer than the
-// directories that they list:
+// DIR/train.index and DIR/val.index. ListImages reads them instead, as long as all directories of the part
+// have the times that the index contains:
 //
-//   scalelab-index 1 IMAGES
+//   scalelab-index 2 DIRECTORIES IMAGES
+//   MTIME <tab> CTIME <tab> CLASS     one line per directory, in ns since 1970; CLASS is empty for DIR/train
 //   BYTES <tab> CLASS <tab> NAME      one line per image, in order
 #pragma once
 

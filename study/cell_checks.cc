@@ -100,7 +100,7 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
     if (run.device() == "cuda" && run.gpus_per_rank() == 0)
       add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
     for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
-      const bool of_grid = FindStudyKey(misfit.key) != nullptr;
+      const bool of_grid = FindGridKey(misfit.key).parameter != nullptr;
       if (of_grid)
         add(misfit.key, std::move(misfit.sentence));
       else

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "catalog/device.h"
 #include "study/values.h"
 
@@ -71,6 +73,33 @@ void CheckRoles(const Engine& engine, const v1::RunSpec& run, bool cpu, std::vec
   }
 }
 
+// The keys of the variables that set a number of threads.
+constexpr absl::string_view kThreadVariables[] = {"env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS",
+                                                  "env.OPENBLAS_NUM_THREADS", "env.TF_NUM_INTRAOP_THREADS",
+                                                  "env.TF_NUM_INTEROP_THREADS"};
+
+// Returns whether the engine sets this number of threads itself, from cpus_per_rank.
+bool SetsThreads(const Engine& engine, absl::string_view key) {
+  if (engine.environment == "mxnet") return false;  // its adapters keep the values of the study
+  if (key == "env.OPENBLAS_NUM_THREADS") return engine.program == Engine::Program::kTrainer;
+  if (absl::StartsWith(key, "env.TF_")) return absl::EndsWith(engine.environment, "tensorflow");
+  return true;
+}
+
+// Appends an error for each variable with a number of threads that has no effect in the engine.
+void CheckThreads(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
+  if (run.env().fields().empty()) return;
+  for (absl::string_view key : kThreadVariables) {
+    const std::string name(absl::StripPrefix(key, "env."));
+    if (!run.env().fields().contains(name) || !SetsThreads(engine, key)) continue;
+    misfits->push_back(
+        {key, absl::StrCat("engine ", engine.name, " ignores ", name,
+                           ", because cpus_per_rank is the number of threads of a rank; set cpus_per_rank, "
+                           "which may be an axis, and remove ",
+                           name, " from env")});
+  }
+}
+
 // Returns the values of the run that a native engine does not support.
 std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
   std::vector<EngineMisfit> misfits;
@@ -111,6 +140,7 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
   }
   CheckCompression(engine, run, &misfits);
   CheckRoles(engine, run, cpu, &misfits);
+  CheckThreads(engine, run, &misfits);
   return misfits;
 }
 
@@ -149,6 +179,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   check("model", "does not have", engine->models, run.model());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
   CheckCompression(*engine, run, &misfits);
+  CheckThreads(*engine, run, &misfits);
   // The adapters refuse these settings too (worker/adapters/scalelab/training.py).
   for (const RunParameter& parameter : RunParameters()) {
     if (!IsNativeOnly(parameter) || engine->Reads(parameter.group) || !HasField(parameter, run)) continue;

@@ -10,14 +10,14 @@
 
 namespace scalelab {
 
-// An unsupported setting: a study key and what is wrong with its value.
+// An unsupported setting: a key and what is wrong with its value.
 struct EngineMisfit {
-  absl::string_view key;  // or "resources.ranks_per_node"
+  absl::string_view key;  // of the grid, such as "env.OMP_NUM_THREADS", or "resources.ranks_per_node"
   std::string sentence;   // includes the nearest supported choice
 };
 
-// Checks engines with an adapter: device, backend, precision, model, batch normalisation, ranks per node,
-// and settings that only native engines have. Returns nothing for native/* and custom, and for a cell
+// Checks device, backend, precision, model, batch normalisation, ranks per node, settings that only some
+// engines have, and variables that have no effect in the engine. Returns nothing for custom, and for a cell
 // that can run.
 std::vector<EngineMisfit> EngineMisfits(const scalelab::v1::RunSpec& run,
                                         const scalelab::v1::Resources& resources);

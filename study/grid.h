@@ -21,7 +21,8 @@ struct GridAxis {
   const google::protobuf::RepeatedPtrField<google::protobuf::Value>* values;
 };
 
-// Axes that vary together: one factor of the product. An axis of the matrix is a factor alone.
+// Axes that vary together. They form one factor of the grid's product. An axis of `matrix` forms a factor
+// alone.
 struct GridFactor {
   std::vector<GridAxis> axes;
   int length = 0;

@@ -185,10 +185,12 @@ absl::Status Attempt::MakePlan() {
 
 // Writes spec.json, hosts and provenance.json.
 absl::Status Attempt::WriteRecords() {
+  // The values of `env` may be secret. Ranks and srun, which read these files, run under the account of
+  // this worker.
   const std::string spec = SpecJson(desired_.spec());
   for (const auto& [name, text] : {std::pair("spec.json", &spec), {"hosts", &plan_.hosts}}) {
     if (text->empty()) continue;
-    if (!WriteFileWhole(Path(name), *text)) {
+    if (!WriteFileWhole(Path(name), *text, kOwnerOnly)) {
       return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path(name), "'"));
     }
   }
@@ -235,7 +237,8 @@ absl::Status Attempt::WriteLaunch() {
         {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
   }
   const std::string text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  if (WriteFileWhole(Path("launch.json"), text)) return absl::OkStatus();
+  // The names of variables do not show all secrets, and words of a command may contain values of `env`.
+  if (WriteFileWhole(Path("launch.json"), text, kOwnerOnly)) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path("launch.json"), "'"));
 }
 

@@ -1,6 +1,9 @@
 #include "worker/code_snapshot.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -22,7 +25,10 @@ using nlohmann::ordered_json;
 
 constexpr int kMostFiles = 16;
 constexpr off_t kLargestFile = off_t{64} << 20;
-constexpr size_t kRefBytes = 1 << 20;  // packed-refs may be long
+constexpr size_t kRefBytes = 64 << 10;  // maximum length of a path or a reference
+// A repository has a line of 60 bytes or more in packed-refs for each branch, tag and pull request.
+constexpr off_t kPackedBytes = off_t{64} << 20;
+constexpr size_t kPackedPart = 1 << 20;
 
 // Returns the directory with .git above the file; empty if there is none.
 std::string GitRootOf(const std::string& file) {
@@ -39,14 +45,36 @@ std::string FirstLine(const std::string& path) {
   return std::string(absl::StripAsciiWhitespace(absl::string_view(text).substr(0, text.find('\n'))));
 }
 
+// Returns the hash of a reference in the file packed-refs, whose lines are "HASH NAME"; empty if it is not
+// there. Reads the file in parts, and only as far as necessary.
+std::string PackedCommit(const std::string& path, const std::string& reference) {
+  const absl::StatusOr<int> fd = OpenRegularFile(path, O_RDONLY);
+  if (!fd.ok()) return "";
+  const std::string ending = absl::StrCat(" ", reference);
+  std::string commit, text, part(kPackedPart, '\0');
+  for (off_t at = 0; commit.empty() && at < kPackedBytes;) {
+    const ssize_t got = pread(*fd, part.data(), part.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    at += got;
+    text.append(part, 0, static_cast<size_t>(got));
+    const size_t whole = text.rfind('\n');
+    if (whole == std::string::npos) continue;
+    for (absl::string_view line : absl::StrSplit(absl::string_view(text).substr(0, whole), '\n')) {
+      if (!absl::ConsumeSuffix(&line, ending)) continue;
+      commit = std::string(line);
+      break;
+    }
+    text.erase(0, whole + 1);  // the rest is the beginning of a line
+  }
+  close(*fd);
+  return commit;
+}
+
 // Returns the hash of a reference, "refs/heads/main"; empty if it has no commit.
 std::string CommitOfReference(const std::string& git, const std::string& reference) {
   const std::string loose = FirstLine(absl::StrCat(git, "/", reference));
-  if (!loose.empty()) return loose;
-  for (absl::string_view line : absl::StrSplit(ReadHead(git + "/packed-refs", kRefBytes), '\n')) {
-    if (absl::ConsumeSuffix(&line, absl::StrCat(" ", reference))) return std::string(line);
-  }
-  return "";
+  return loose.empty() ? PackedCommit(git + "/packed-refs", reference) : loose;
 }
 
 // Returns the commit that is checked out. In a linked worktree .git is a file that names its directory.

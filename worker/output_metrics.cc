@@ -203,9 +203,10 @@ void OutputMetrics::Append(const std::string& lines) {
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const int fd = open(events_.c_str(), kFlags, 0644);
   const ssize_t count = fd < 0 ? -1 : write(fd, lines.data(), lines.size());
-  if (count != static_cast<ssize_t>(lines.size()))
-    problem_ = absl::StrCat("Cannot write '", events_, "': ", strerror(count < 0 ? errno : ENOSPC), ".");
-  if (fd >= 0) close(fd);
+  int error = count < 0 ? errno : count < static_cast<ssize_t>(lines.size()) ? ENOSPC : 0;
+  // A network filesystem may report a failed write only when the file is closed.
+  if (fd >= 0 && close(fd) != 0 && error == 0) error = errno;
+  if (error != 0) problem_ = absl::StrCat("Cannot write '", events_, "': ", strerror(error), ".");
 }
 
 }  // namespace scalelab::worker

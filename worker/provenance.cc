@@ -48,9 +48,9 @@ ordered_json RedactedEnvironment(const std::vector<std::string>& environment) {
   return result;
 }
 
-bool WriteFileWhole(const std::string& path, const std::string& text) {
+bool WriteFileWhole(const std::string& path, const std::string& text, mode_t mode) {
   const std::string draft = path + ".new";
-  const auto create = [&] { return open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); };
+  const auto create = [&] { return open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode); };
   int fd = create();
   if (fd < 0 && errno == EEXIST) {  // an earlier worker has left the file, or it is not a regular file
     unlink(draft.c_str());

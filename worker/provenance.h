@@ -1,6 +1,8 @@
 // Records a run's provenance: the binaries, hardware and environment that its numbers depend on.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,9 +23,12 @@ namespace scalelab::worker {
 // PASSWORD, KEY or CREDENTIAL are replaced by "(redacted)".
 nlohmann::ordered_json RedactedEnvironment(const std::vector<std::string>& environment);
 
-// Replaces a file atomically: a reader sees the old or the new contents. Returns false on failure,
-// with errno set.
-bool WriteFileWhole(const std::string& path, const std::string& text);
+// The mode of a file that only the account of the job may read.
+inline constexpr mode_t kOwnerOnly = 0600;
+
+// Replaces a file atomically: a reader sees the old or the new contents. The new file has `mode`, without the
+// bits of the process's umask. Returns false on failure, with errno set.
+bool WriteFileWhole(const std::string& path, const std::string& text, mode_t mode = 0644);
 
 // Returns a framework's environment as JSON: its path, modules or container, and the versions
 // of its packages.

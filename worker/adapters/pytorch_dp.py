@@ -6,6 +6,7 @@ with training.importing("pytorch/dp", "pytorch"):
     import torch
     from torch import nn
 
+    from scalelab import splitmix
     from scalelab.torch_engine import TorchEngine
 
 
@@ -26,6 +27,12 @@ class PytorchDp(TorchEngine):
             )
         if self.spec.backend != "auto":
             raise RunError(f'pytorch/dp has no backend "{self.spec.backend}": leave it out', "configuration")
+
+    def seed_random_numbers(self):
+        super().seed_random_numbers()
+        # PyTorch has given all GPUs the same seed. The replicas would draw equal numbers.
+        for replica in range(1, self.ranks):
+            torch.cuda.default_generators[replica].manual_seed(splitmix.seed32(self.spec.seed, replica))
 
     def wrap(self, model):
         return nn.DataParallel(_InPrecision(model, self.precision), device_ids=list(range(self.ranks)))

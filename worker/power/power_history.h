@@ -49,7 +49,7 @@ class PowerHistory {
   PowerValues At(double time) const;
   void Thin();
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the other members
   std::vector<Reading> readings_;
   PowerValues last_ = {};
   double peak_memory_ = 0;

@@ -24,7 +24,7 @@ struct PowerSampler::State {
   void Run();
 
   PowerSource source;  // of the thread
-  std::mutex mutex;
+  std::mutex mutex;    // guards the members below
   std::condition_variable changed;
   bool running = false, stop = false;
   PowerDevices devices;

@@ -179,7 +179,9 @@ class Spawner {
     Advance();
   }
 
-  void Reap() {
+  // Removes zombies. Returns whether a command has ended.
+  bool Reap() {
+    bool ended = false;
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
@@ -192,9 +194,11 @@ class Spawner {
           job.exit_status = code;
         }
         job.alive.erase(command);
+        ended = true;
         break;
       }
     }
+    return ended;
   }
 
   void OnTimer() {
@@ -213,12 +217,13 @@ class Spawner {
   // Advances every job as far as possible. The event that a job waits for always causes a SIGCHLD here,
   // because the last process of a tree to die is a child of the spawner.
   void Advance() {
-    const bool orphans = !jobs_.empty() && MayHaveOrphans();
+    bool orphans = !jobs_.empty() && MayHaveOrphans();
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       RunningJob& job = it->second;
       if (job.alive.empty() && (!orphans || MembersOf(job).empty())) {
-        // The last processes of a job may be zombies; remove them before the end of the job is reported.
-        Reap();
+        // The last processes of a job may be zombies; remove them before the end of the job is reported. If
+        // this also removes a command of another job, the processes that the command started are orphans now.
+        if (Reap()) orphans = MayHaveOrphans();
         SendEnd(it->first, job);
         it = jobs_.erase(it);
         continue;

@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.optim import PostLocalSGDOptimizer  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
+from pytorch_dp import PytorchDp  # noqa: E402
 from pytorch_fsdp import PytorchFsdp  # noqa: E402
 from pytorch_local_sgd import PytorchLocalSgd  # noqa: E402
 from pytorch_pipeline import PytorchPipeline  # noqa: E402
@@ -145,6 +146,21 @@ class GpuPaths(unittest.TestCase):
             parameter.grad = torch.ones_like(parameter)
         zero.apply()
         self.assertEqual(marks.names, ["step/optimizer_s", "step/comm_exposed_s"])
+
+    def test_replicas_of_data_parallel_draw_different_random_numbers(self):
+        generators = tuple(torch.Generator() for _ in range(3))
+
+        def seed_all(seed):
+            for generator in generators:
+                generator.manual_seed(seed)
+
+        parallel = engine(PytorchDp, spec=Spec.parse("{}", "spec.json"), rank=0, ranks=3)
+        with mock.patch.object(torch.cuda, "default_generators", generators), mock.patch.object(torch.cuda, "manual_seed_all", seed_all):
+            parallel.seed_random_numbers()
+        drawn = [torch.rand(4, generator=generator).tolist() for generator in generators]
+        self.assertEqual(drawn[0], torch.rand(4).tolist())  # replica 0 is rank 0
+        self.assertNotIn(drawn[0], drawn[1:])
+        self.assertNotEqual(drawn[1], drawn[2])
 
     def test_momentum_has_a_value_although_the_first_step_is_skipped(self):
         torch.use_deterministic_algorithms(True)  # fills new memory with NaN

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import unittest
 from unittest import mock
 
@@ -54,6 +56,19 @@ class EventsTest(fixture.InDirectory):
             log.step(0, 3, {})
             log.epoch(0, {})
         self.assertEqual([line.get("step") for line in self.lines()], [0, 1, 2, 3, None])
+
+    def test_the_last_event_reports_that_the_close_of_a_file_fails(self):
+        log = events.Events(self.path("events-0.jsonl"))
+        close = os.close
+
+        def fail(descriptor):
+            close(descriptor)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with mock.patch("os.close", fail), self.assertRaises(OSError) as caught:
+            log.finish({}, "9f86d081884c7d65")
+        self.assertEqual(caught.exception.errno, errno.ENOSPC)
+        log.error("no space", "trainer_error")  # the event file is still open
 
     def test_every_replica_has_its_file(self):
         log = events.Events([self.path("events-0.jsonl"), self.path("events-1.jsonl")])

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
+#include "absl/strings/str_replace.h"
 #include "catalog/datasets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class ImageFolder : public testing::Test {
  protected:
@@ -46,6 +49,11 @@ class ImageFolder : public testing::Test {
     }
     return names;
   }
+  // Only an index has the sizes of images.
+  bool IndexIsRead() {
+    const absl::StatusOr<ImageList> list = ListImages(dir_, ImagePart::kTrain);
+    return list.ok() && list->size() > 0 && list->bytes(0) >= 0;
+  }
   std::string Error() {
     const absl::StatusOr<ImageList> train = ListImages(dir_, ImagePart::kTrain);
     return std::string((train.ok() ? CheckImageFolder(dir_) : train.status()).message());
@@ -61,34 +69,68 @@ TEST_F(ImageFolder, IsListedByClassAndName) {
   EXPECT_TRUE(CheckDataset("imagefolder", dir_).ok());
 }
 
-TEST_F(ImageFolder, IsReadFromItsIndexAsLongAsThatIsNewer) {
+TEST_F(ImageFolder, IsReadFromItsIndexUntilADirectoryChanges) {
+  const auto listed = Names();
+  EXPECT_FALSE(IndexIsRead());
   Age();
   ASSERT_EQ(*WriteImageIndex(dir_), 4);
-  const auto by_index = Names();
-  EXPECT_THAT(by_index, ElementsAre("0 train/a/1.png", "1 train/b/10.JPEG", "1 train/b/2.jpg"));
-  EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->bytes(0), 1);
+  EXPECT_TRUE(IndexIsRead());
+  EXPECT_EQ(Names(), listed);
   EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->name(1), "10.JPEG");
-  // Add a file that the index lacks, and make its directory look older than the index. If the file is not
-  // listed, the index was read.
   Put("train/b/3.jpg");
-  fs::last_write_time(dir_ + "/train/b", fs::file_time_type::clock::now() - std::chrono::hours(1));
-  EXPECT_EQ(Names(), by_index);
-  fs::last_write_time(dir_ + "/train/b", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_FALSE(IndexIsRead());
   EXPECT_EQ(Names().size(), 4u);
-  EXPECT_EQ(ListImages(dir_, ImagePart::kTrain)->bytes(0), -1);
+  // The directory looks older than the index again.
+  fs::last_write_time(dir_ + "/train/b", fs::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(Names().size(), 4u);
+  ASSERT_EQ(*WriteImageIndex(dir_), 5);
+  EXPECT_TRUE(IndexIsRead());
+}
+
+TEST_F(ImageFolder, IsListedAnewAfterAPartWasReplacedByAnOlderOne) {
+  Put("other/a/5.png");
+  Put("other/b/6.png");
+  Age();
+  for (const char* name : {"/other", "/other/a", "/other/b"})
+    fs::last_write_time(dir_ + name, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  ASSERT_TRUE(WriteImageIndex(dir_).ok());
+  ASSERT_TRUE(IndexIsRead());
+  fs::rename(dir_ + "/train", dir_ + "/replaced");
+  fs::rename(dir_ + "/other", dir_ + "/train");
+  EXPECT_THAT(Names(), ElementsAre("0 train/a/5.png", "1 train/b/6.png"));
+}
+
+TEST_F(ImageFolder, AnImageOfAClassThatHadNoneOutdatesTheIndex) {
+  fs::create_directories(dir_ + "/val/a");
+  Age();
+  ASSERT_EQ(*WriteImageIndex(dir_), 4);
+  EXPECT_THAT(Names(ImagePart::kVal), ElementsAre("1 val/b/7.jpeg"));
+  Put("val/a/1.png");
+  EXPECT_THAT(Names(ImagePart::kVal), ElementsAre("0 val/a/1.png", "1 val/b/7.jpeg"));
 }
 
 TEST_F(ImageFolder, IsListedAnewWhereTheIndexIsNotWhole) {
   Age();
   ASSERT_TRUE(WriteImageIndex(dir_).ok());
-  for (const char* content : {"", "scalelab-index 1 2\n1\ta\t1.png\n", "scalelab-index 1 1\n1\tz\t1.png\n",
-                              "scalelab-index 9 1\n1\ta\t1.png\n", "scalelab-index 1 1\nx\ta\t1.png\n",
-                              "scalelab-index 1 1\n1\ta\t1.png"}) {
+  std::ostringstream text;
+  text << std::ifstream(dir_ + "/train.index").rdbuf();
+  const std::string whole = text.str();
+  ASSERT_THAT(whole, StartsWith("scalelab-index 2 3 3\n"));
+  const auto with = [&](const char* part, const char* other) {
+    return absl::StrReplaceAll(whole, {{part, other}});
+  };
+  for (const std::string& content :
+       {std::string(), with("index 2", "index 1"), with("index 2", "index 9"), with(" 3 3\n", " 3 4\n"),
+        with(" 3 3\n", " 3\n"), with(" 3 3\n", " 4 3\n"), with(" 3 3\n", " 0 3\n"),
+        with("\ta\t1.png", "\tz\t1.png"), with("1\ta\t1.png", "x\ta\t1.png"), with("1\ta\t1.png", "1\t1.png"),
+        whole.substr(0, whole.size() - 1)}) {
+    ASSERT_NE(content, whole);
     std::ofstream(dir_ + "/train.index") << content;
+    EXPECT_FALSE(IndexIsRead()) << content;
     EXPECT_EQ(Names().size(), 3u) << content;
   }
-  std::ofstream(dir_ + "/train.index") << "scalelab-index 1 1\n1\ta\t1.png\n";
-  EXPECT_EQ(Names().size(), 1u) << "or nothing was read at all";
+  std::ofstream(dir_ + "/train.index") << whole;
+  EXPECT_TRUE(IndexIsRead());
 }
 
 TEST_F(ImageFolder, SaysWhatIsMissing) {

@@ -120,6 +120,34 @@ TEST(StudyEngines, WhatAnEngineDoesNotHave) {
                    "engine pytorch/ddp cannot run batch_norm eval; use train, or a native engine"));
 }
 
+TEST(StudyEngines, CoresAndNotVariablesSetTheNumberOfThreads) {
+  const auto sentence = [](absl::string_view engine, absl::string_view variable) {
+    return absl::StrCat(
+        "engine ", engine, " ignores ", variable,
+        ", because cpus_per_rank is the number of threads of a rank; set cpus_per_rank, which "
+        "may be an axis, and remove ",
+        variable, " from env");
+  };
+  for (const std::string engine :
+       {"native/ddp", "native/horovod", "pytorch/ddp", "horovod/tensorflow", "keras/jax"}) {
+    EXPECT_THAT(Wrong(On(engine, R"(, "env.OMP_NUM_THREADS": "2")")),
+                Only("fixed.env.OMP_NUM_THREADS", sentence(engine, "OMP_NUM_THREADS")));
+  }
+  EXPECT_THAT(
+      Wrong(On("native/ddp", "", R"("matrix": [{"key": "env.MKL_NUM_THREADS", "values": ["1", "2"]}])")),
+      ElementsAre(
+          FieldViolation{"matrix.env.MKL_NUM_THREADS[0]", sentence("native/ddp", "MKL_NUM_THREADS")},
+          FieldViolation{"matrix.env.MKL_NUM_THREADS[1]", sentence("native/ddp", "MKL_NUM_THREADS")}));
+  EXPECT_THAT(
+      Wrong(On("keras/tensorflow", R"(, "env.TF_NUM_INTRAOP_THREADS": "2")")),
+      Only("fixed.env.TF_NUM_INTRAOP_THREADS", sentence("keras/tensorflow", "TF_NUM_INTRAOP_THREADS")));
+  EXPECT_TRUE(ExpandStudy(On("mxnet/kvstore", R"(, "env.OMP_NUM_THREADS": "2")")).ok());
+  EXPECT_TRUE(ExpandStudy(On("native/ddp", R"(, "env.OMP_PROC_BIND": "true")")).ok());
+  EXPECT_TRUE(ExpandStudy(Spec(R"({"study": "s", "fixed": {"engine": "custom", "ranks": 1, "command": ["./a"],
+                           "env.OMP_NUM_THREADS": "2"}})"))
+                  .ok());
+}
+
 TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {
   EXPECT_TRUE(ExpandStudy(On("native/pipeline", R"(, "pipeline_stages": 2, "accumulation_steps": 4)")).ok());
   EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "engine": "native/pipeline", "pipeline_stages": 2)")).ok())

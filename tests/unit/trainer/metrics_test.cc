@@ -93,6 +93,16 @@ TEST(EventWriter, NamesAFileThatCannotBeOpened) {
   }
 }
 
+TEST(EventWriter, ReportsThatTheLastEventCouldNotBeWritten) {
+  EventWriter events("/dev/full");
+  try {
+    events.Finish({}, "00ff00ff00ff00ff");
+    FAIL();
+  } catch (const TrainerError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cannot write the event file /dev/full: No space left"));
+  }
+}
+
 TEST(RunMeter, MeasuresAfterWarmUp) {
   RunMeter meter(2, 100);
   for (double total : {9.0, 9.0, 1.0, 2.0, 6.0}) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/fakes/wall_clock.h"
 #include "tests/unit/worker/temp_dir.h"
@@ -212,6 +213,24 @@ TEST_F(AgentTest, BringsAnAttemptFromItsDirectoryToItsEnd) {
   Answer(Desired({}));
   EXPECT_EQ(WaitForPoll([](const auto& request) { return request.attempts_size() == 0; }).generation(),
             generation_);
+}
+
+TEST_F(AgentTest, OnlyTheAccountOfTheJobCanReadTheValuesOfVariables) {
+  StartAgent();
+  v1::SynchronizeResponse desired = Desired({kToken});
+  auto& variables = *desired.mutable_attempts(0)->mutable_spec()->mutable_env()->mutable_fields();
+  variables["DATABASE_URL"].set_string_value("db://ada:s3cret@host");  // not redacted because of its name
+  AnswerPoll(desired);
+  WaitForJob();
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / kToken)) {
+    if (!entry.is_regular_file() || !absl::StrContains(ReadAll(entry.path()), "s3cret")) continue;
+    names.push_back(entry.path().filename().string());
+    struct stat found {};
+    ASSERT_EQ(stat(entry.path().c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 0777, 0600u) << entry.path();
+  }
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("spec.json", "launch.json"));
 }
 
 // Otherwise the coordinator would conclude that a run that ends early used other software.

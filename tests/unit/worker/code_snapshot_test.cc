@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/node_info.h"
@@ -72,6 +75,20 @@ TEST_F(CodeSnapshotTest, HasTheFilesOfTheCommandAndTheirCommit) {
   EXPECT_EQ(SnapshotOf({dir_ / "linked/train.py"}, hashes_).git_commit(), commit);
   Shell("git -C " + dir_.path() + " checkout -q --detach");
   EXPECT_EQ(SnapshotOf(command, hashes_).git_commit(), commit);
+}
+
+TEST_F(CodeSnapshotTest, FindsTheCommitOfABranchAfterManyOtherReferences) {
+  Append(dir_ / "train.py", "print(1)\n");
+  std::filesystem::create_directories(dir_ / ".git");
+  Append(dir_ / ".git/HEAD", "ref: refs/heads/work\n");
+  std::string packed = "# pack-refs with: peeled fully-peeled sorted \n";
+  for (int i = 0; i < 60'000; ++i)
+    absl::StrAppend(&packed, std::string(40, 'a'), " refs/heads/branch-", i, "\n");
+  const std::string commit(40, 'b');
+  absl::StrAppend(&packed, commit, " refs/heads/work\n", std::string(40, 'c'), " refs/heads/work-2\n");
+  ASSERT_GT(packed.size(), size_t{3} << 20);
+  Append(dir_ / ".git/packed-refs", packed);
+  EXPECT_EQ(SnapshotOf({dir_ / "train.py"}, hashes_).git_commit(), commit);
 }
 
 TEST_F(CodeSnapshotTest, TheDifferenceIsThatOfTheWorkingTree) {

@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -21,6 +24,8 @@
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/node_info.h"
 #include "worker/process/process_tree.h"
+#include "worker/process/spawner.h"
+#include "worker/process/spawner_wire.h"
 
 namespace scalelab::worker {
 namespace {
@@ -301,6 +306,106 @@ TEST(Spawner, EndsEverythingAndOnlyThenGivesTheLockBackWhenTheWorkerIsKilled) {
   }
   close(lock);
   close(fifo);
+}
+
+// Returns the state of a process in /proc, for example 'Z' for a zombie.
+char StateOf(pid_t pid) {
+  const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '\0' : stat[name_end + 2];
+}
+
+// Waits for a state of processes that are no children of this process.
+template <class Condition>
+bool Becomes(const Condition& condition) {
+  for (int i = 0; i < 3000 && !condition(); ++i) usleep(10'000);
+  return condition();
+}
+
+// The spawner blocks in the report of the first job while the command of the third one ends.
+TEST(Spawner, EndsOrphansOfACommandThatEndsDuringTheReportOfAnotherJob) {
+  TempDir dir;
+  std::map<std::string, int> fifos;
+  for (const char* name : {"one", "two", "three", "up"}) {
+    ASSERT_EQ(mkfifo((dir / name).c_str(), 0600), 0);
+    fifos[name] = open((dir / name).c_str(), O_RDWR | O_CLOEXEC);
+  }
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const pid_t spawner = fork();
+  ASSERT_GE(spawner, 0);
+  if (spawner == 0) {
+    close(ends[0]);
+    RunSpawner(ends[1]);
+  }
+  const auto start = [&](uint64_t id, const std::string& script) {
+    const std::string tag = absl::StrCat("TAG=", id), none;
+    const std::vector<std::string> argv{"sh", "-c", script}, environment{tag, "PATH=/usr/bin:/bin"};
+    const std::vector<int> cpus;
+    FrameWriter frame(Wire::kStart);
+    frame.Put(id).Put(tag).Put(20.0).Put(uint32_t{1});
+    frame.Put(argv).Put(environment).Put(dir.path()).Put(none).Put(none).Put(cpus);
+    const std::string bytes = frame.Finish();
+    EXPECT_EQ(send(ends[0], bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  };
+  std::string input;
+  const auto next_frame = [&] {
+    std::string frame;
+    char buffer[4096];
+    while (!TakeFrame(&input, &frame)) {
+      const ssize_t got = read(ends[0], buffer, sizeof buffer);
+      if (got <= 0) break;
+      input.append(buffer, got);
+    }
+    return frame;
+  };
+  start(1, "read -r x <one");
+  start(2, "read -r x <two");
+  start(3, "setsid sh -c 'echo $$ >up; exec sleep 1000' & read -r x <three");
+  pid_t commands[4] = {};
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const std::string frame = next_frame();
+    FrameReader reader(frame);
+    ASSERT_EQ(reader.Get<Wire>(), Wire::kStarted);
+    ASSERT_EQ(reader.Get<uint64_t>(), id);
+    commands[id] = reader.Get<int32_t>();
+  }
+  char text[32];
+  const ssize_t length = read(fifos["up"], text, sizeof text);
+  ASSERT_GT(length, 0);
+  int orphan = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(absl::string_view(text, length), &orphan));
+
+  ASSERT_EQ(kill(spawner, SIGSTOP), 0);
+  ASSERT_EQ(waitpid(spawner, nullptr, WUNTRACED), spawner);
+  for (const char* name : {"one", "two"}) ASSERT_EQ(write(fifos[name], "\n", 1), 1);
+  ASSERT_TRUE(Becomes([&] { return StateOf(commands[1]) == 'Z' && StateOf(commands[2]) == 'Z'; }));
+  const std::string filler(4096, 'x');
+  size_t filled = 0;
+  ssize_t sent = 0;
+  while ((sent = send(ends[1], filler.data(), filler.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+    filled += sent;
+  ASSERT_EQ(kill(spawner, SIGCONT), 0);
+  ASSERT_TRUE(Becomes([&] { return Gone(commands[1]) && Gone(commands[2]) && StateOf(spawner) == 'S'; }));
+  ASSERT_EQ(write(fifos["three"], "\n", 1), 1);
+  ASSERT_TRUE(Becomes([&] { return StateOf(commands[3]) == 'Z'; }));
+  while (filled > 0) {
+    char buffer[4096];
+    const ssize_t got = read(ends[0], buffer, std::min(filled, sizeof buffer));
+    ASSERT_GT(got, 0);
+    filled -= got;
+  }
+
+  for (uint64_t ended = 0; ended != 3;) {
+    const std::string frame = next_frame();
+    FrameReader reader(frame);
+    ASSERT_EQ(reader.Get<Wire>(), Wire::kEnded);
+    ended = reader.Get<uint64_t>();
+  }
+  EXPECT_TRUE(Gone(orphan));
+  for (const int end : ends) close(end);
+  EXPECT_EQ(waitpid(spawner, nullptr, 0), spawner);
+  for (const auto& [name, fifo] : fifos) close(fifo);
 }
 
 TEST(ProcessTree, FindsTheEnvironmentAProcessWasStartedWith) {

@@ -66,6 +66,8 @@ class Events:
     def finish(self, metrics, parameter_hash):
         self._add("finish", {}, metrics, dict(parameter_hash=parameter_hash))
         self.flush()
+        for descriptor in self._descriptors:
+            os.close(os.dup(descriptor))  # a network file system may report a failed write only when a descriptor is closed
 
     def error(self, message, kind):
         self._add("error", dict(message=message[:MESSAGE_LIMIT], kind=kind))

@@ -51,7 +51,11 @@ class TorchEngine(training.Engine):
             raise RunError(
                 f"engine {spec.engine} records only what torch.compile makes: add compile: true, or remove cuda_graph", "configuration"
             )
-        torch.manual_seed(splitmix.seed32(spec.seed, rank))  # for dropout
+        self.seed_random_numbers()
+
+    def seed_random_numbers(self):
+        """Seeds the random numbers that the model draws, such as those of dropout. Each rank has its own."""
+        torch.manual_seed(splitmix.seed32(self.spec.seed, self.rank))
 
     def join(self):
         """Connects to the other ranks."""

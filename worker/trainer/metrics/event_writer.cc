@@ -126,6 +126,12 @@ void EventWriter::Finish(std::span<const Metric> metrics, std::string_view param
   line_ += ",\"parameter_hash\":";
   AppendString(line_, parameter_hash);
   Add("}\n", true);
+  // A network filesystem may report a failed write only when a descriptor of the file is closed.
+  const int copy = dup(descriptor_);
+  if (copy < 0 || close(copy) == 0) return;
+  std::lock_guard lock(mutex_);
+  write_error_ = errno;  // no event may follow
+  FailToWrite(write_error_);
 }
 
 void EventWriter::Error(std::string_view message, std::string_view kind) {
@@ -137,13 +143,15 @@ void EventWriter::Error(std::string_view message, std::string_view kind) {
   Add("}\n", true);
 }
 
+void EventWriter::FailToWrite(int error) const {
+  throw TrainerError("cannot write the event file " + path_ + ": " + std::strerror(error));
+}
+
 void EventWriter::Add(std::string_view end, bool now) {
   line_ += end;
   {
     std::lock_guard lock(mutex_);
-    if (write_error_ != 0) {
-      throw TrainerError("cannot write the event file " + path_ + ": " + std::strerror(write_error_));
-    }
+    if (write_error_ != 0) FailToWrite(write_error_);
     const bool wake = pending_.empty();
     pending_ += line_;
     if (!now) {
@@ -152,6 +160,8 @@ void EventWriter::Add(std::string_view end, bool now) {
     }
   }
   Flush();
+  std::lock_guard lock(mutex_);
+  if (write_error_ != 0) FailToWrite(write_error_);
 }
 
 void EventWriter::Flush() {

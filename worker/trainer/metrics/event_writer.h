@@ -18,7 +18,9 @@ using Metric = std::pair<std::string_view, double>;
 void AppendMetrics(std::span<const Metric> metrics, std::string& out);
 
 // Appends events to a file, whole lines only. A background thread writes step events within 0.2 s; all other
-// events are written before the call returns. Only one thread may call the methods.
+// events are written before the call returns. Throws TrainerError if an event could not be written: the call
+// for an event other than a step reports its own failure and earlier ones. Only one thread may call the
+// methods.
 class EventWriter {
  public:
   // Opens the file; an empty path means standard output. Throws TrainerError if the file cannot be opened.
@@ -39,6 +41,8 @@ class EventWriter {
   void Flush();
 
  private:
+  // Throws TrainerError.
+  [[noreturn]] void FailToWrite(int error) const;
   void Add(std::string_view end, bool now);
   void FlushThread();
   void WriteOut(std::string_view lines);

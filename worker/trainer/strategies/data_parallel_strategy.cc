@@ -1,5 +1,6 @@
 #include "worker/trainer/strategies/data_parallel_strategy.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -10,6 +11,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "worker/trainer/models/model.h"
 
@@ -131,7 +133,20 @@ void DataParallelStrategy::Replicate() {
   }
 }
 
+// Gives each GPU random numbers of its own. at::manual_seed has given all GPUs the same seed, so all replicas
+// would draw equal numbers for dropout. On a CPU the replicas share a generator.
+void DataParallelStrategy::SeedReplicas() {
+  if (std::exchange(seeded_, true) || !options_.devices[0].is_cuda()) return;
+  const uint64_t seed = at::globalContext().defaultGenerator(options_.devices[0]).current_seed();
+  for (size_t i = 1; i < options_.devices.size(); ++i) {
+    at::Generator generator = at::globalContext().defaultGenerator(options_.devices[i]);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed + i);
+  }
+}
+
 TrainingLogits DataParallelStrategy::Forward(Model&, const at::Tensor& images) {
+  SeedReplicas();
   Replicate();
   const std::vector<at::Tensor> parts = images.chunk(static_cast<int64_t>(models_.size()));
   outputs_.assign(parts.size(), {});

@@ -24,8 +24,9 @@ struct DataParallelOptions {
 // samples, some replicas may be idle.
 //
 // Batch normalisation uses the statistics of each replica's own samples. Only the statistics of replica 0
-// enter the running statistics. On a CPU all replicas share the memory of the parameters. The order in which
-// the threads draw random numbers (for dropout) is not fixed.
+// enter the running statistics. On a CPU all replicas share the memory of the parameters, and the order in
+// which the threads draw random numbers (for dropout) is not fixed. On GPUs each replica has numbers of its
+// own.
 class DataParallelStrategy : public Strategy {
  public:
   // `replicas` are further models of the same kind, one for each device but the first; their parameters are overwritten.
@@ -46,6 +47,7 @@ class DataParallelStrategy : public Strategy {
  private:
   class Threads;
 
+  void SeedReplicas();
   // Copies the parameters and buffers of replica 0 to the other replicas.
   void Replicate();
   // Runs backward on the replicas, from the gradients of their outputs.
@@ -58,6 +60,7 @@ class DataParallelStrategy : public Strategy {
   std::vector<std::vector<at::Tensor>> parameters_;  // by replica
   std::vector<TrainingLogits> outputs_;              // last outputs of the replicas that have samples
   TrainingLogits gathered_;                          // leaves of the autograd graph of the loss
+  bool seeded_ = false;                              // SeedReplicas has been called
   std::unique_ptr<Threads> threads_;                 // the last member, because it uses all others
 };
 

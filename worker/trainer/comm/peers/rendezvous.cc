@@ -59,8 +59,9 @@ class DirectoryStore : public KeyStore {
   void Set(const std::string& key, const std::string& value) override {
     const std::string file = FileOf(key), unfinished = file + ".new";
     std::ofstream out(unfinished, std::ios::binary);
-    if (!(out << value) || !out.flush()) throw TrainerError("cannot write " + unfinished);
-    out.close();
+    out << value;
+    out.close();  // a network filesystem may report a failed write only here
+    if (!out) throw TrainerError("cannot write " + unfinished);
     std::filesystem::rename(unfinished, file);
     std::lock_guard lock(mutex_);
     mine_.push_back(file);
