@@ -258,6 +258,10 @@ int RunProgram(const std::vector<std::string>& arguments, Io io) {
     const std::string words = suggestion.empty() ? error.what() : suggestion;
     if (asked) {
       app.exit(error, io.out, io.err);
+      if (const absl::Status written = Flush(io.out); !written.ok()) {
+        io.err << "scalelab: " << written.message() << std::endl;
+        return static_cast<int>(ExitCode::kFailure);
+      }
     } else if (AskForJson(arguments)) {
       io.err << ToJson(ErrorMessage(absl::InvalidArgumentError(words)), true) << std::flush;
     } else {

@@ -235,7 +235,7 @@ absl::StatusOr<std::string> BundleReader::ReadAt(int64_t offset, int64_t bytes) 
   std::string piece(static_cast<size_t>(bytes), '\0');
   file_->clear();
   file_->seekg(offset);
-  if (!file_->read(piece.data(), bytes)) return absl::UnavailableError(absl::StrCat("cannot read ", path_));
+  if (!file_->read(piece.data(), bytes)) return absl::UnknownError(absl::StrCat("cannot read ", path_));
   return piece;
 }
 

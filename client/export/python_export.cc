@@ -37,7 +37,8 @@ absl::StatusOr<ExitCode> RunPythonClient(const std::vector<std::string>& argumen
     return absl::FailedPreconditionError("python3 cannot import scalelab");
   std::vector<std::string> all = {"-m", "scalelab"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  return RunPython(all, /*silent=*/false) == 0 ? ExitCode::kOk : ExitCode::kFailure;
+  const int status = RunPython(all, /*silent=*/false);
+  return status < 0 ? ExitCode::kFailure : static_cast<ExitCode>(status);
 }
 
 }  // namespace scalelab::client

@@ -1,4 +1,5 @@
 // `scalelab study export STUDY`: writes runs, metric points and the curve of a study into files for other programs.
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,11 @@ absl::StatusOr<ExitCode> ExportWithPython(const ExportOptions& options, const Gl
                                         options.format, "-o",          options.directory};
   if (!global.server.empty()) arguments.insert(arguments.end(), {"--server", global.server});
   if (!global.token_file.empty()) arguments.insert(arguments.end(), {"--token-file", global.token_file});
+  if (global.timeout.has_value()) {
+    // Python has no infinite timeout; one year is long enough.
+    const absl::Duration timeout = std::min(*global.timeout, absl::Hours(24 * 365));
+    arguments.insert(arguments.end(), {"--timeout", absl::StrCat(absl::ToDoubleSeconds(timeout))});
+  }
   auto code = RunPythonClient(arguments);
   if (!absl::IsFailedPrecondition(code.status())) return code;
   return absl::InvalidArgumentError(

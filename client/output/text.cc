@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <clocale>
 #include <cmath>
+#include <cstdint>
+#include <cwchar>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -187,16 +190,42 @@ std::string Printable(absl::string_view text) {
   return out;
 }
 
+// Returns the number of columns of a code point according to the C library, or 1 if it has no number.
+static int ColumnsOf(wchar_t code_point) {
+  static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  if (utf8 == nullptr) return 1;
+  const locale_t before = uselocale(utf8);  // of this thread
+  const int columns = wcwidth(code_point);
+  uselocale(before);
+  return columns < 0 ? 1 : columns;
+}
+
+// Returns the number of columns of the character that begins at `at`, and sets `at` to the character's end.
+static int TakeCharacter(absl::string_view text, size_t& at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  const size_t begin = at++;
+  uint32_t tail = 0;  // the bits of the other bytes
+  for (; at < text.size() && (text[at] & 0xc0) == 0x80; ++at)
+    tail = (tail << 6) | (static_cast<unsigned char>(text[at]) & 0x3fU);
+  const size_t bytes = at - begin;
+  if (bytes == 1 || bytes > 4 || first < 0xc0) return 1;  // ASCII, or no UTF-8
+  const uint32_t head = first & (0x7fU >> bytes);
+  return ColumnsOf(static_cast<wchar_t>((head << (6 * (bytes - 1))) | tail));
+}
+
 int DisplayWidth(absl::string_view text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  int columns = 0;
+  for (size_t at = 0; at < text.size();) columns += TakeCharacter(text, at);
+  return columns;
 }
 
 std::string Cut(absl::string_view text, int width, absl::string_view ellipsis) {
   if (DisplayWidth(text) <= width) return std::string(text);
   if (width <= 0) return "";
   size_t end = 0;
-  for (int columns = 0; end < text.size(); ++end) {
-    if ((text[end] & 0xc0) != 0x80 && ++columns == width) break;
+  for (size_t at = 0; at < text.size(); end = at) {
+    width -= TakeCharacter(text, at);
+    if (width < 1) break;  // one column is for the ellipsis
   }
   return absl::StrCat(text.substr(0, end), ellipsis);
 }

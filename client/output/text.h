@@ -49,7 +49,8 @@ std::string LastPart(absl::string_view name);
 // Removes control characters (line breaks become spaces), so that data from a server cannot
 // control a terminal.
 std::string Printable(absl::string_view text);
-// Returns the number of columns that UTF-8 text needs, counting each code point as one column.
+// Returns the number of columns that UTF-8 text needs on a terminal. Chinese characters and most emoji need
+// two columns, combining characters none.
 int DisplayWidth(absl::string_view text);
 // Truncates to at most `width` columns. Truncated text ends in `ellipsis` (one column).
 std::string Cut(absl::string_view text, int width, absl::string_view ellipsis);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -78,11 +79,12 @@ bool IsKnown(const std::string& name, const std::vector<std::string>& names) {
          !CheckKey(FindGridKey(name)).has_value();
 }
 
-// Runs without the field come last. Numbers sort before texts.
+// Numbers sort before texts. Runs without the field come last, and so do those whose value is NaN, which is
+// neither below nor above another number.
 using SortKey = std::pair<int, std::pair<double, std::string>>;
 SortKey KeyOf(const Run& run, const std::string& name, bool descending) {
   const std::optional<Field> field = FieldOf(run, name);
-  if (!field.has_value()) return {2, {0, ""}};
+  if (!field.has_value() || std::isnan(field->number.value_or(0))) return {2, {0, ""}};
   if (field->number.has_value()) return {0, {descending ? -*field->number : *field->number, ""}};
   return {1, {0, field->text}};
 }

@@ -52,6 +52,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const ServerOptions& o
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // By default, gRPC stops its pings after two of them if the client sends no further message. A command that
+  // watches a quiet study would then never notice that the server's machine has gone.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (options.address.encrypted) {

@@ -159,6 +159,38 @@ INTERRUPTED = """
     }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
 
 
+# Calls a server that accepts requests and sends no response, and one whose response stops before its first byte. Timers end
+# at once. Passes the outcome of a call and of a stream that ends by itself, whether the page reported that the server does
+# not answer, and the message of a stream of states whose second request is answered.
+SILENT = """
+    const done = arguments[0], fetched = window.fetch, later = window.setTimeout, leave = new AbortController();
+    const aborted = (signal, act) => signal?.addEventListener('abort', () => act(signal.reason));
+    const silent = (path, {signal}) => new Promise((resolve, reject) => aborted(signal, reject));
+    const endless = (signal) => new ReadableStream({start: (body) => aborted(signal, (reason) => body.error(reason))});
+    const stopped = async (path, {signal}) => new Response(endless(signal));
+    const outcome = (promise) => promise.then(() => 'answered', (error) => `${error.code}: ${error.message}`);
+    let works = [];
+    addEventListener('scalelab-connection', ({detail}) => works.push(detail), {signal: leave.signal});
+    import(`${location.origin}/assets/api.mjs`).then(async ({call, collect, follow}) => {
+      const results = [], states = [];
+      window.setTimeout = (work) => later(work);
+      for (const server of [silent, stopped]) {
+        window.fetch = server;
+        works = [];
+        results.push(await outcome(call('GetStudy')), works.includes(false), await outcome(collect('ReadPoints', {})));
+      }
+      window.fetch = (path, options) => {
+        window.fetch = async () => new Response('data: {"state":"RUNNING"}\\n\\nevent: end\\ndata: {}\\n\\n');
+        return silent(path, options);
+      };
+      await follow('WatchStudy', {}, ({state}) => states.push(state), leave.signal);
+      done([...results, ...states]);
+    }).catch((error) => done(String(error))).finally(() => {
+      leave.abort();
+      Object.assign(window, {fetch: fetched, setTimeout: later});
+    });"""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -354,6 +386,14 @@ class DashboardTest(InDirectory):
     def test_a_learning_curve_that_cannot_be_read_is_reported_and_read_again(self) -> None:
         self.log_in()
         self.assertEqual(self.browser.run_async(INTERRUPTED), [True, "run 1: 1; run 2: 1", ["", "8 4"]])
+
+    def test_a_server_that_accepts_requests_and_never_answers_is_reported(self) -> None:
+        self.log_in()
+        self.go("#/submit", "Submit a study")  # a page that makes no calls by itself
+        silent = ["UNAVAILABLE: the server has not answered for 3 minutes; a change that you requested may have been made", True,
+                  "UNAVAILABLE: the connection to the server was lost"]
+        self.assertEqual(self.browser.run_async(SILENT), [*silent, *silent, "RUNNING"])
+        self.check_silent()
 
     def test_the_keyboard_zooms_a_learning_curve(self) -> None:
         study = self.submit(matrix={"ranks": [1]}, repeats=1)

@@ -106,6 +106,16 @@ class ExportTest(fixture.InDirectory):
                 with self.assertRaisesRegex(AssertionError, rf"python3 -m scalelab export {self.study} --format {form} -o"):
                     self.export(form)
 
+    def test_the_exit_codes_are_those_of_the_command_line(self):
+        def code(*words):
+            command = [sys.executable, "-m", "scalelab", "export", *words, "--format", "tensorboard", "-o", str(self.dir / "out")]
+            return subprocess.run(command, capture_output=True, timeout=fixture.WITHIN, check=False).returncode
+
+        self.assertEqual(code(self.study, "--server", f"unix:{self.dir}/none"), 6)
+        self.assertEqual(code(self.study, "--server", "nowhere"), 2)
+        self.assertEqual(code("none", "--server", self.service.address), 1)
+        self.assertEqual(code(self.study, "--server", self.service.address, "--timeout", "60"), 0)
+
     def test_a_directory_that_cannot_be_written_is_named(self):
         path = self.write("file", "")
         with self.assertRaisesRegex(AssertionError, f"cannot create {path}: "):

@@ -48,18 +48,23 @@ class NewFile {
     }
     return absl::OkStatus();
   }
+  // Syncs the file, renames it to its final name and syncs the folder. After an error the file has neither
+  // name: users delete a study that they have archived, so a file whose name a power failure may remove is
+  // not an archive.
   absl::Status Keep() {
     if (fsync(fd_) != 0 || rename(part_.c_str(), path_.c_str()) != 0) return Failed("write");
     close(fd_);
     fd_ = -1;
     const std::string folder = std::filesystem::path(path_).parent_path();
     const int directory = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = directory >= 0 && fsync(directory) == 0;
+    // EINVAL: the filesystem cannot sync folders.
+    const bool synced = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);
     const int error = errno;
     if (directory >= 0) close(directory);
     if (synced) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot sync the folder of ", path_, ": ", std::strerror(error)));
+    unlink(path_.c_str());
+    return absl::FailedPreconditionError(absl::StrCat("cannot sync the folder of ", path_,
+                                                      ", so the file was removed: ", std::strerror(error)));
   }
   int64_t size() const { return size_; }
 

@@ -24,7 +24,8 @@ absl::StatusOr<ExitCode> ExecuteStudyRestore(const StudyRestoreOptions& options,
     piece->resize(kPiece);
     file.read(piece->data(), kPiece);
     piece->resize(static_cast<size_t>(file.gcount()));
-    if (!file && !file.eof()) return absl::UnavailableError(absl::StrCat("cannot read ", options.file));
+    if (!file && !file.eof())
+      return absl::UnknownError(absl::StrCat("cannot read ", options.file, ": ", std::strerror(errno)));
     return !piece->empty();
   });
   if (!response.ok()) return response.status();

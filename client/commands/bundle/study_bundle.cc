@@ -1,8 +1,13 @@
 // `scalelab study bundle STUDY -o FILE`: writes a finished study with its raw data, figures and checksums to one file.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -171,25 +176,46 @@ absl::StatusOr<BundleContent> ReadContent(const std::string& name, Session& sess
 // written to the bundle.
 using TemporaryFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
+absl::Status TemporaryFileError(absl::string_view what, absl::string_view why) {
+  return absl::UnknownError(
+      absl::StrCat("cannot ", what, " a temporary file: ", why, "; set TMPDIR to a directory with space"));
+}
+
+// Creates the file in the directory TMPDIR, which std::tmpfile ignores.
+absl::StatusOr<TemporaryFile> MakeTemporaryFile() {
+  std::error_code error;
+  const std::filesystem::path directory = std::filesystem::temp_directory_path(error);
+  if (error) return TemporaryFileError("create", error.message());
+  std::string path = (directory / "scalelab-bundle-XXXXXX").string();
+  const int fd = mkostemp(path.data(), O_CLOEXEC);
+  if (fd < 0) return TemporaryFileError("create", std::strerror(errno));
+  unlink(path.c_str());
+  TemporaryFile file(fdopen(fd, "w+"), &std::fclose);
+  if (file != nullptr) return file;
+  const int failure = errno;
+  close(fd);
+  return TemporaryFileError("create", std::strerror(failure));
+}
+
 absl::Status AddArchive(const std::string& study, Session& session, BundleWriter& bundle) {
-  const TemporaryFile copy(std::tmpfile(), &std::fclose);
-  if (copy == nullptr)
-    return absl::UnknownError("cannot create a temporary file; set TMPDIR to a directory with space");
+  const auto temporary = MakeTemporaryFile();
+  if (!temporary.ok()) return temporary.status();
+  std::FILE* copy = temporary->get();
   ReadArchiveRequest request;
   request.set_name(study);
   request.set_publish(true);
   int64_t size = 0;
   const absl::Status read = DownloadArchive(session, request, [&](absl::string_view piece) {
     size += static_cast<int64_t>(piece.size());
-    return std::fwrite(piece.data(), 1, piece.size(), copy.get()) == piece.size()
+    return std::fwrite(piece.data(), 1, piece.size(), copy) == piece.size()
                ? absl::OkStatus()
-               : absl::UnknownError("no space for a temporary file; set TMPDIR to a directory with space");
+               : TemporaryFileError("write", std::strerror(errno));
   });
   if (!read.ok()) return read;
-  std::rewind(copy.get());
-  return bundle.Add(kBundleArchive, size, [&copy](char* to, size_t bytes) {
-    return std::fread(to, 1, bytes, copy.get()) == bytes;
-  });
+  if (std::fflush(copy) != 0) return TemporaryFileError("write", std::strerror(errno));
+  std::rewind(copy);
+  return bundle.Add(kBundleArchive, size,
+                    [copy](char* to, size_t bytes) { return std::fread(to, 1, bytes, copy) == bytes; });
 }
 
 absl::Status WriteBundle(const BundleContent& content, Session& session, std::ofstream& file) {

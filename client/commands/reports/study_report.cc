@@ -1,6 +1,9 @@
 // `scalelab study report STUDY`: writes a page with the results of a study.
 #include "client/report/study_report.h"
 
+#include <cmath>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/reports/reports.h"
 #include "client/output/file.h"
@@ -77,6 +80,12 @@ void AddStudyReport(CLI::App& study, Action& chosen) {
                                      "Write the scaling page of an application for computing time");
   command->add_option("--min-efficiency", options->least_efficiency, "Percent that counts as efficient (70)")
       ->check(CLI::Range(1.0, 100.0))
+      ->check([](const std::string& text) {
+        // CLI::Range accepts NaN, which is neither below nor above the range.
+        double percent = 0;
+        const bool number = absl::SimpleAtod(text, &percent) && !std::isnan(percent);
+        return number ? std::string() : absl::StrCat("'", text, "' is not a number");
+      })
       ->needs(proposal);
   command->callback(
       [options, &chosen] { chosen = [options](Session& s) { return WriteReport(*options, s); }; });

@@ -3,7 +3,10 @@
 const STORED = 'scalelab-key';
 // Errors after which a stream is worth another attempt.
 const PASSING = new Set(['UNAVAILABLE', 'DEADLINE_EXCEEDED', 'RESOURCE_EXHAUSTED', 'CANCELLED', 'UNKNOWN', 'INTERNAL', 'ABORTED']);
-const SILENCE_MS = 45_000;  // the server sends at least a comment every 15 s
+// In a stream, the server sends at least a comment every 15 s.
+const SILENCE_MS = 45_000;
+// The server reads a request within 30 s, ends its call after 2 minutes, and sends the response within 30 s.
+const ANSWER_MS = 180_000;
 
 export class ApiError extends Error {
   constructor({code, message, violations}) {
@@ -33,6 +36,41 @@ async function post(path, body, signal) {
   throw error;
 }
 
+// Sends a request and returns its only response. If there is none, shows after SILENCE_MS that the server does not answer, and
+// fails after ANSWER_MS.
+async function ask(path, body, signal) {
+  const attempt = new AbortController();
+  const unlink = link(signal, attempt);
+  const notice = setTimeout(() => connection(false), SILENCE_MS);
+  try {
+    const answer = await within(ANSWER_MS, attempt, post(path, body, attempt.signal).then((response) => response.json()));
+    connection(true);
+    return answer;
+  } catch (error) {
+    if (error instanceof ApiError && error.code !== 'UNAVAILABLE') connection(true);  // the server has answered
+    if (signal?.aborted || !attempt.signal.aborted) throw error;
+    throw new ApiError({code: 'UNAVAILABLE',
+      message: `the server has not answered for ${ANSWER_MS / 60_000} minutes; a change that you requested may have been made`});
+  } finally {
+    clearTimeout(notice);
+    unlink();
+  }
+}
+
+// Aborts the attempt when the signal is aborted. Returns a function that ends this.
+function link(signal, attempt) {
+  const stop = () => attempt.abort();
+  if (signal?.aborted) stop();
+  signal?.addEventListener('abort', stop);
+  return () => signal?.removeEventListener('abort', stop);
+}
+
+// Aborts the attempt unless the promise is settled within `ms` milliseconds.
+function within(ms, attempt, promise) {
+  const timer = setTimeout(() => attempt.abort(), ms);
+  return promise.finally(() => clearTimeout(timer));
+}
+
 function loseLogin() {
   localStorage.removeItem(STORED);
   dispatchEvent(new Event('scalelab-logged-out'));
@@ -40,28 +78,36 @@ function loseLogin() {
 
 /** Logs in with {code} of a link, or with {token}. */
 export async function logIn(secret) {
-  const response = await post('login', secret);
-  localStorage.setItem(STORED, (await response.json()).key);
+  const {key} = await ask('login', secret);
+  localStorage.setItem(STORED, key);
 }
 
 export async function logOut() {
-  await post('logout', {}).catch(() => null);
+  await ask('logout', {}).catch(() => null);
   loseLogin();
 }
 
 /** Calls a unary method, for example call('GetStudy', {name: 'studies/1'}). */
 export async function call(method, request = {}, signal = undefined) {
-  return (await post(`api/${method}`, request, signal)).json();
+  return ask(`api/${method}`, request, signal);
 }
 
 /** All messages of a stream that ends by itself. */
 export async function collect(method, request, signal) {
   const messages = [];
-  const response = await post(`api/${method}`, request, signal);
-  for await (const event of events(response.body)) {
-    if (event.type === 'end') return messages;
-    if (event.type === 'error') throw fromEvent(event);
-    messages.push(JSON.parse(event.data));
+  const attempt = new AbortController();
+  const unlink = link(signal, attempt);
+  try {
+    for await (const event of events(`api/${method}`, request, attempt)) {
+      if (event.type === 'end') return messages;
+      if (event.type === 'error') throw fromEvent(event);
+      messages.push(JSON.parse(event.data));
+    }
+  } catch (error) {
+    if (signal?.aborted || !attempt.signal.aborted) throw error;
+  } finally {
+    attempt.abort();
+    unlink();
   }
   throw new ApiError({code: 'UNAVAILABLE', message: 'the connection to the server was lost'});
 }
@@ -75,13 +121,11 @@ export async function follow(method, request, onMessage, signal) {
   while (!signal.aborted) {
     await untilVisible(signal);
     const attempt = new AbortController();
-    const stop = () => attempt.abort();
+    const unlink = link(signal, attempt);
     const hide = () => document.hidden && attempt.abort();
-    signal.addEventListener('abort', stop);
     document.addEventListener('visibilitychange', hide);
     try {
-      const response = await post(`api/${method}`, request, attempt.signal);
-      for await (const event of events(response.body, attempt)) {
+      for await (const event of events(`api/${method}`, request, attempt)) {
         delay = 500;
         connection(true);
         if (event.type === 'end') return;
@@ -92,7 +136,7 @@ export async function follow(method, request, onMessage, signal) {
       if (!passes(error)) throw error;
     } finally {
       attempt.abort();
-      signal.removeEventListener('abort', stop);
+      unlink();
       document.removeEventListener('visibilitychange', hide);
     }
     if (signal.aborted || document.hidden) continue;
@@ -170,13 +214,13 @@ function untilVisible(signal) {
   });
 }
 
-// Splits the body of a response into server-sent events.
-async function* events(body, attempt = null) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+// The server-sent events of a response. Aborts the attempt if the server sends nothing for SILENCE_MS.
+async function* events(path, request, attempt) {
+  const response = await within(SILENCE_MS, attempt, post(path, request, attempt.signal));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = '';
   while (true) {
-    const silence = attempt && setTimeout(() => attempt.abort(), SILENCE_MS);
-    const {done, value} = await reader.read().finally(() => clearTimeout(silence));
+    const {done, value} = await within(SILENCE_MS, attempt, reader.read());
     if (done) return;
     text += value;
     for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {

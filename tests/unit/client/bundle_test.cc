@@ -300,6 +300,39 @@ TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
   EXPECT_THAT(bundle->Read("README.txt").value(), AllOf(HasSubstr("plan.json"), HasSubstr("code-*.diff")));
 }
 
+TEST_F(BundleTest, TheCopyOfTheArchiveIsInTheDirectoryForTemporaryFiles) {
+  Start();
+  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+  *server_.studies[0].mutable_spec() = spec_;
+  server_.archive = {archive_};
+  server_.curve = curve_;
+  const std::string before = std::filesystem::temp_directory_path();
+  const auto bundle = [this](const std::string& temporary) {
+    setenv("TMPDIR", temporary.c_str(), 1);
+    return Run({"study", "bundle", "7", "-o", dir_ + "/b.tar"});
+  };
+  const Outcome refused = bundle(dir_ + "/none");
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/b.tar"));
+  std::filesystem::create_directory(dir_ + "/temporary");
+  const Outcome written = bundle(dir_ + "/temporary");
+  setenv("TMPDIR", before.c_str(), 1);
+  EXPECT_THAT(refused, Exits(ExitCode::kFailure));
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("cannot create a temporary file: "), HasSubstr("set TMPDIR to a directory")));
+  EXPECT_THAT(written, Exits(ExitCode::kOk));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ + "/temporary"));
+}
+
+TEST_F(BundleTest, ABundleThatCannotBeReadIsNoUnreachableServer) {
+  WriteFile("b.tar", Bundle(curve_));
+  auto bundle = BundleReader::Open(dir_ + "/b.tar");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  std::filesystem::resize_file(dir_ + "/b.tar", 0);
+  const absl::Status read = bundle->Read(kBundleManifest).status();
+  EXPECT_EQ(ExitCodeOf(read), ExitCode::kFailure) << read;
+  EXPECT_THAT(read.message(), HasSubstr(absl::StrCat("cannot read ", dir_)));
+}
+
 TEST_F(BundleTest, AStudyThatCannotBePlannedAgainHasABundleWithoutPlan) {
   Start();
   server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};

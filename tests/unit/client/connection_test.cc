@@ -222,5 +222,14 @@ TEST_F(CommandLine, AFullDiskIsAFailure) {
   EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
 }
 
+TEST_F(CommandLine, HelpThatCannotBeWrittenIsAFailure) {
+  for (const char* option : {"--help", "--version"}) {
+    std::ofstream full("/dev/full");
+    std::ostringstream err;
+    EXPECT_EQ(RunProgram({option}, Io{full, err, {}, {}}), static_cast<int>(ExitCode::kFailure)) << option;
+    EXPECT_THAT(err.str(), HasSubstr("cannot write the output")) << option;
+  }
+}
+
 }  // namespace
 }  // namespace scalelab::client

@@ -238,14 +238,16 @@ TEST_F(Export, SqliteAndJsonAreOtherFormats) {
 TEST_F(Export, ThePythonClientWritesItsFormats) {
   // A python3 that imports scalelab if the file "installed" exists, and fails for tensorboard.
   std::filesystem::create_directory(Path("bin"));
-  const std::string python = WriteFile(
-      "bin/python3", absl::StrCat("#!/bin/sh\n[ \"$1\" != -c ] || exec test -e ", Path("installed"),
-                                  "\necho \"$@\" > ", Path("arguments"), "\n[ \"$6\" = parquet ]\n"));
+  const std::string python =
+      WriteFile("bin/python3",
+                absl::StrCat("#!/bin/sh\n[ \"$1\" != -c ] || exec test -e ", Path("installed"),
+                             "\necho \"$@\" > ", Path("arguments"), "\n[ \"$6\" = parquet ] || exit 6\n"));
   std::filesystem::permissions(python, std::filesystem::perms::owner_all);
   const std::string path = std::getenv("PATH");
   setenv("PATH", absl::StrCat(Path("bin"), ":", path).c_str(), 1);
   const auto run = [this](const std::string& format) {
-    return Run({"study", "export", "last", "--format", format, "-o", "data", "--token-file", "t"});
+    return Run({"study", "export", "last", "--format", format, "-o", "data", "--token-file", "t", "--timeout",
+                "1m30s"});
   };
   const Outcome missing = run("parquet");
   WriteFile("installed", "");
@@ -255,10 +257,10 @@ TEST_F(Export, ThePythonClientWritesItsFormats) {
   EXPECT_THAT(missing.err, HasSubstr("needs the Python client, and python3 cannot import scalelab"));
   EXPECT_THAT(missing.err, HasSubstr("python3 -m scalelab export last --format parquet -o data"));
   EXPECT_THAT(parquet, Exits(ExitCode::kOk));
-  EXPECT_THAT(tensorboard, Exits(ExitCode::kFailure));
+  EXPECT_THAT(tensorboard, Exits(ExitCode::kUnreachable));
   EXPECT_EQ(ReadText(Path("arguments")),
             absl::StrCat("-m scalelab export last --format tensorboard -o data --server ", socket_,
-                         " --token-file t\n"));
+                         " --token-file t --timeout 90\n"));
 }
 
 TEST_F(Export, AStudyThatDoesNotExistMakesNoFiles) {

@@ -247,6 +247,12 @@ TEST_F(Report, TheProposalNamesTheLargestEfficientSizeOfEachSeries) {
   EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--proposal", "--min-efficiency", "90"}).out,
               HasSubstr("native/ddp fp32: up to <strong>4 ranks</strong>"));
   EXPECT_THAT(Run({"study", "report", "7", "-o", "-", "--min-efficiency", "90"}), Exits(ExitCode::kUsage));
+  for (const char* percent : {"nan", "0", "101"}) {
+    const Outcome refused =
+        Run({"study", "report", "7", "-o", "-", "--proposal", "--min-efficiency", percent});
+    EXPECT_THAT(refused, Exits(ExitCode::kUsage)) << percent;
+    EXPECT_EQ(refused.out, "") << percent;
+  }
 }
 
 // An epoch on 4 ranks with 2 ranks on a node occupies 2 nodes.

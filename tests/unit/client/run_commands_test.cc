@@ -80,6 +80,11 @@ TEST_F(RunCommands, ListShowsTheSelectedRunsInTheWantedOrder) {
   EXPECT_EQ(numbers({"--sort", "-ranks", "--limit", "1"}), "13 ");
   EXPECT_EQ(numbers({"--sort", "throughput"}), "11 12 13 ");  // runs without a throughput come last
   EXPECT_EQ(numbers({"--sort", "-state"}), "11 13 12 ");
+  const double throughputs[] = {3, std::numeric_limits<double>::quiet_NaN(), 1};
+  for (size_t i = 0; i < server_.runs.size(); ++i)
+    (*server_.runs[i].mutable_summary())["run/throughput"] = throughputs[i];
+  EXPECT_EQ(numbers({"--sort", "throughput"}), "13 11 12 ");
+  EXPECT_EQ(numbers({"--sort", "-throughput", "--limit", "2"}), "11 13 ");
 }
 
 TEST_F(RunCommands, AWrongConditionNamesTheFields) {

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <sstream>
 
 #include "client/output/cells.h"
+#include "client/output/printer.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"
 #include "client/session/selectors.h"
@@ -122,6 +124,32 @@ TEST(Text, CuttingCountsCharactersNotBytes) {
   EXPECT_EQ(Cut("größer", 6, "…"), "größer");
   EXPECT_EQ(Cut("größer", 4, "…"), "grö…");
   EXPECT_EQ(DisplayWidth("größer"), 6);
+}
+
+TEST(Text, WideCharactersNeedTwoColumnsAndCombiningOnesNone) {
+  EXPECT_EQ(DisplayWidth("実験"), 4);
+  EXPECT_EQ(DisplayWidth("🚀 1"), 4);
+  EXPECT_EQ(DisplayWidth("e\u0301"), 1);
+  EXPECT_EQ(Cut("実験の結果", 10, "…"), "実験の結果");
+  EXPECT_EQ(Cut("実験の結果", 6, "…"), "実験…");
+  EXPECT_EQ(Cut("実験の結果", 5, "…"), "実験…");
+  EXPECT_EQ(Cut("実験の結果", 1, "…"), "…");
+  EXPECT_EQ(Cut("e\u0301e\u0301e\u0301", 2, "…"), "e\u0301…");
+  for (const char* broken : {"\xff", "\xe5\xae", "\xf8\x80\x80\x80\x80", "a\x80"})
+    EXPECT_EQ(DisplayWidth(broken), 1) << broken;
+}
+
+TEST(Text, ColumnsAfterWideCharactersAreAligned) {
+  Section section;
+  section.columns = {{"name"}, {"n"}};
+  section.rows = [](const RowSink& sink) {
+    sink({"実験", "1"});
+    sink({"abcd", "2"});
+  };
+  std::ostringstream out;
+  const Study unused;
+  ASSERT_TRUE(MakePrinter(OutputFormat::kTable, out, Terminal())->Print({unused, {section}}).ok());
+  EXPECT_EQ(out.str(), "NAME  N\n実験  1\nabcd  2\n");
 }
 
 TEST(Text, AxesStandInAnOrderThatReadsWell) {
