@@ -285,7 +285,7 @@ void Lifecycle::SetRunState(LiveStudy& study, int position, db::RunState to, db:
   study.UpdateUnallocated(position);
   run.finished = IsFinal(to) ? now : 0;
   if (to == db::RunState::kFailed && study.counts[static_cast<int>(to)] == 1)
-    AddFailureNotices(study, run, now, fx.batch);
+    AddFailureNotices({study.row, study.spec, study.counts}, run, now, fx.batch);
   fx.batch.runs.push_back(run);
   ++study.revision;
   fx.changed_studies.insert(study.row.id);
@@ -306,7 +306,7 @@ void Lifecycle::UpdateStudy(LiveStudy& study, db::Micros now, Effects& fx) {
   study.row.held = false;
   ++study.revision;
   fx.batch.studies.push_back(study.row);
-  AddEndNotices(study, fx.batch);
+  AddEndNotices({study.row, study.spec, study.counts}, fx.batch);
   fx.changed_studies.insert(study.row.id);
   state_.waiting.Remove(study.row.id);
   for (const int64_t id : std::vector<int64_t>(study.allocations.begin(), study.allocations.end())) {

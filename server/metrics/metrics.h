@@ -13,8 +13,8 @@
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "server/core/observer.h"
 #include "server/core/state.h"
-#include "server/metrics/observer.h"
 
 namespace scalelab::server {
 

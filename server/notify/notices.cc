@@ -23,7 +23,7 @@ std::string TimeText(db::Micros time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixMicros(time), absl::UTCTimeZone());
 }
 
-Json PayloadOf(const LiveStudy& study, const char* event, db::Micros now) {
+Json PayloadOf(const NoticedStudy& study, const char* event, db::Micros now) {
   Json payload = {{"event", event},
                   {"time", TimeText(now)},
                   {"study", absl::StrCat("studies/", study.row.id)},
@@ -39,7 +39,7 @@ Json PayloadOf(const LiveStudy& study, const char* event, db::Micros now) {
 }
 
 // Adds a row for each channel. `occasion` distinguishes the ends of a study that was retried.
-void Add(const LiveStudy& study, const char* event, db::Micros occasion, db::Micros now, Json payload,
+void Add(const NoticedStudy& study, const char* event, db::Micros occasion, db::Micros now, Json payload,
          db::WriteBatch& batch) {
   const Notify& notify = study.spec.notify();
   const std::pair<const char*, const std::string&> channels[] = {
@@ -61,13 +61,14 @@ void Add(const LiveStudy& study, const char* event, db::Micros occasion, db::Mic
 
 }  // namespace
 
-void AddEndNotices(const LiveStudy& study, db::WriteBatch& batch) {
+void AddEndNotices(const NoticedStudy& study, db::WriteBatch& batch) {
   if (!study.spec.has_notify() || !Requests(study.spec.notify(), Notify::END)) return;
   Add(study, "end", study.row.finished, study.row.finished, PayloadOf(study, "end", study.row.finished),
       batch);
 }
 
-void AddFailureNotices(const LiveStudy& study, const db::RunRow& run, db::Micros now, db::WriteBatch& batch) {
+void AddFailureNotices(const NoticedStudy& study, const db::RunRow& run, db::Micros now,
+                       db::WriteBatch& batch) {
   if (!study.spec.has_notify() || !Requests(study.spec.notify(), Notify::FIRST_FAILURE)) return;
   Json payload = PayloadOf(study, "first_failure", now);
   payload["run"] = absl::StrCat("studies/", study.row.id, "/runs/", run.id);

@@ -1,5 +1,6 @@
 #include "server/notify/notices.h"
 
+#include <array>
 #include <set>
 
 #include "gmock/gmock.h"
@@ -102,32 +103,34 @@ TEST(Notices, EachChannelAndEachEndHasItsOwnKey) {
   v1::StudySpec spec = SpecWith({});
   spec.mutable_notify()->set_webhook("https://chat.example/x");
   spec.mutable_notify()->set_command("chat");
-  LiveStudy study;
-  study.spec = spec;
-  study.row.id = 7;
-  study.row.state = db::StudyState::kFailed;
+  db::StudyRow row;
+  const std::array<int64_t, 7> counts{};
+  const NoticedStudy study{row, spec, counts};
+  row.id = 7;
+  row.state = db::StudyState::kFailed;
   db::WriteBatch batch;
-  study.row.finished = 100;
+  row.finished = 100;
   AddEndNotices(study, batch);
-  study.row.finished = 200;  // retried
+  row.finished = 200;  // retried
   AddEndNotices(study, batch);
   db::RunRow run;
   AddFailureNotices(study, run, 90, batch);
   std::set<std::string> keys;
-  for (const db::NoticeRow& row : batch.notices) keys.insert(row.key);
+  for (const db::NoticeRow& notice : batch.notices) keys.insert(notice.key);
   EXPECT_THAT(keys, SizeIs(9));
   AddFailureNotices(study, run, 190, batch);  // another run, after the retry
-  for (const db::NoticeRow& row : batch.notices) keys.insert(row.key);
+  for (const db::NoticeRow& notice : batch.notices) keys.insert(notice.key);
   EXPECT_THAT(keys, SizeIs(9)) << "the first failure is one occasion";
 }
 
 TEST(Notices, AMessageThatIsNotUtf8IsReplaced) {
-  LiveStudy study;
-  study.spec = SpecWith({});
+  const db::StudyRow row;
+  const v1::StudySpec spec = SpecWith({});
+  const std::array<int64_t, 7> counts{};
   db::RunRow run;
   run.message = "bad \xff byte";
   db::WriteBatch batch;
-  AddFailureNotices(study, run, 1, batch);
+  AddFailureNotices({row, spec, counts}, run, 1, batch);
   EXPECT_EQ(nlohmann::json::parse(batch.notices.at(0).payload)["message"], "bad \xef\xbf\xbd byte");
 }
 
