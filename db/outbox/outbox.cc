@@ -27,6 +27,20 @@ absl::StatusOr<std::vector<NoticeRow>> ListDueNotices(Store& store, Micros now, 
   return List(store, sql.c_str(), now, limit);
 }
 
+absl::StatusOr<DueMark> GetDueMark(Store& store, Micros now) {
+  DueMark mark;
+  const absl::Status status = store.ReadRows([&](Database& db) {
+    Statement last(db,
+                   "SELECT coalesce((SELECT max(id) FROM notice), 0), coalesce((SELECT due FROM notice WHERE "
+                   "state = 1 AND due <= ? ORDER BY due DESC LIMIT 1), 0)");
+    last.Bind(now);
+    if (last.Step()) last.Read(mark.last_id, mark.last_due);
+    return last.status();
+  });
+  if (!status.ok()) return status;
+  return mark;
+}
+
 absl::StatusOr<std::vector<NoticeRow>> ListNotices(Store& store, int64_t study_id) {
   return List(store,
               "SELECT id,key,study_id,channel,target,'',state,attempts,error,created,due,ended FROM notice "

@@ -14,6 +14,15 @@ namespace scalelab::db {
 
 // Returns at most `limit` pending notifications that are due at `now`, earliest due time first.
 absl::StatusOr<std::vector<NoticeRow>> ListDueNotices(Store& store, Micros now, int limit);
+// Differs from an earlier result if a notification was added or became due in the meantime. Equal results
+// mean that there is no further notification that is due.
+struct DueMark {
+  int64_t last_id = 0;  // the largest id
+  Micros last_due = 0;  // the latest due time of those that are due
+  friend bool operator==(const DueMark&, const DueMark&) = default;
+};
+// Returns the mark at `now`. Reads two rows, however many notifications are due.
+absl::StatusOr<DueMark> GetDueMark(Store& store, Micros now);
 // Returns the notifications of a study, oldest first, without their payloads.
 absl::StatusOr<std::vector<NoticeRow>> ListNotices(Store& store, int64_t study_id);
 

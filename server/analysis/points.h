@@ -45,7 +45,7 @@ struct Hardware {
   const Point* Find(size_t cell) const;
 };
 
-// Adds the results of a row to its point. `row` succeeded. `concurrency` may be null.
+// Adds the results of `row`, the row of a run that succeeded, to its point. `concurrency` may be null.
 void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat,
                 const Concurrency* concurrency, Point& point);
 

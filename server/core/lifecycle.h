@@ -184,9 +184,9 @@ class Lifecycle {
   void Plan(db::Micros now, Effects& fx);
   // Adds all studies that need an allocation to the queue. Must be called after the state was loaded.
   void UpdateQueue(db::Micros now);
-  // Moves all timeouts by `gap`. It consists of time in which the coordinator was suspended, so that workers
-  // could not report, and of `of_wall_clock`, by which the wall clock was set (negative: backwards). Users
-  // are charged only for the former.
+  // Moves all timeouts by `gap`: the time for which the coordinator was suspended, when workers could not
+  // report, plus `of_wall_clock`, the step by which the wall clock was set (negative: backwards). Users are
+  // charged for the suspended time, but not for the step.
   void MoveTimeouts(db::Micros gap, db::Micros of_wall_clock = 0);
   // Moves only the timeouts of workers, by time in which the service handled no calls while
   // the coordinator worked.

@@ -70,6 +70,13 @@ int64_t OpenFiles() {
 
 std::string CauseText(const std::string& name) { return absl::AsciiStrToLower(name); }
 
+// Returns whether the row is the first one of its attempt. An attempt that is still assigned gets another
+// row when it reports a checkpoint and when its worker is lost.
+bool IsNew(const db::AttemptRow& row) {
+  return row.state == db::AttemptState::kAssigned && row.cause == db::Cause::kNone && row.resumed_step == 0 &&
+         row.checkpoint_step == 0;
+}
+
 }  // namespace
 
 Metrics::Metrics(const std::string& version) {
@@ -191,8 +198,7 @@ void Metrics::Committed(const db::WriteBatch& batch, absl::Duration took, const 
   }
   points_->Increment(static_cast<double>(points));
   for (const db::AttemptRow& row : batch.attempts) {
-    if (row.state == db::AttemptState::kAssigned && row.cause == db::Cause::kNone)
-      attempts_started_[row.number > 1 ? 1 : 0]->Increment();
+    if (IsNew(row)) attempts_started_[row.number > 1 ? 1 : 0]->Increment();
     if (IsFinal(row.state)) attempts_ended_[static_cast<size_t>(row.cause)]->Increment();
   }
 }

@@ -75,8 +75,9 @@ bool IsPrivate(const sockaddr& address) {
 
 struct Request {
   bool private_addresses = false;
-  bool refused = false;  // the address is private
+  bool refused = false;  // an address of the host is private
   size_t received = 0;
+  bool allowed = false;  // an address of the host is not refused
 };
 
 // Opens the socket of a connection whose address is allowed. The check is here, after the name was resolved, because a
@@ -85,8 +86,9 @@ curl_socket_t OpenSocket(void* self, curlsocktype, curl_sockaddr* address) {
   auto& request = *static_cast<Request*>(self);
   if (!request.private_addresses && IsPrivate(address->addr)) {
     request.refused = true;
-    return CURL_SOCKET_BAD;
+    return CURL_SOCKET_BAD;  // libcurl tries the next address of the host
   }
+  request.allowed = true;
   return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
@@ -174,7 +176,8 @@ absl::Status Channels::Post(const db::NoticeRow& notice) const {
   list = curl_slist_append(list, absl::StrCat("Idempotency-Key: ", notice.key).c_str());
   list = curl_slist_append(list, "Expect:");
   const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(list, curl_slist_free_all);
-  Request request{settings_.private_addresses, false, 0};
+  Request request;
+  request.private_addresses = settings_.private_addresses;
   char error[CURL_ERROR_SIZE] = "";
   curl_easy_setopt(curl.get(), CURLOPT_URL, notice.target.c_str());
   curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
@@ -195,7 +198,7 @@ absl::Status Channels::Post(const db::NoticeRow& notice) const {
   const CURLcode result = curl_easy_perform(curl.get());
   long code = 0;
   curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &code);
-  if (request.refused) {
+  if (request.refused && !request.allowed) {
     return absl::FailedPreconditionError(
         "the URL is on a private address; the configuration may allow it with notify: {private_addresses: "
         "true}");

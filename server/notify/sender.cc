@@ -12,8 +12,8 @@ namespace scalelab::server {
 namespace {
 
 constexpr int kThreads = 4;
-// Maximum number of due notifications that the first query reads. If all of them are for busy receivers, the next
-// query reads more, so that a long queue of one receiver does not delay other receivers.
+// Maximum number of due notifications that the first query of a search reads. If all of them are for busy
+// receivers, the next query reads more, so that a long queue of one receiver does not delay other receivers.
 constexpr int kPerLook = 200;
 
 // Returns the receiver of a notification: the host of a URL, the domain of an address, or a command.
@@ -77,6 +77,33 @@ void Sender::Run() {
   mutex_.SignalAll();
 }
 
+absl::StatusOr<std::optional<db::NoticeRow>> Sender::FindNext() {
+  const db::Micros now = absl::ToUnixMicros(options_.now());
+  std::optional<db::DueMark> mark;
+  if (!busy_.empty()) {
+    const absl::StatusOr<db::DueMark> read = db::GetDueMark(store_, now);
+    if (!read.ok()) return read.status();
+    mark = *read;
+    if (mark == searched_) return std::nullopt;
+  }
+  searched_.reset();
+  const auto idle = [this](const db::NoticeRow& n)
+                        ABSL_NO_THREAD_SAFETY_ANALYSIS { return !busy_.contains(ReceiverOf(n)); };
+  const auto idle_and_new = [&](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return idle(n) && !unstored_.contains(n.id);
+  };
+  for (int limit = kPerLook;; limit *= 4) {
+    absl::StatusOr<std::vector<db::NoticeRow>> due = db::ListDueNotices(store_, now, limit);
+    if (!due.ok()) return due.status();
+    auto next = std::find_if(due->begin(), due->end(), idle_and_new);
+    if (next == due->end()) next = std::find_if(due->begin(), due->end(), idle);
+    if (next != due->end()) return std::optional<db::NoticeRow>(std::move(*next));
+    if (due->size() < static_cast<size_t>(limit)) break;
+  }
+  searched_ = mark;
+  return std::nullopt;
+}
+
 bool Sender::SendOne() {
   db::NoticeRow notice;
   std::string receiver;
@@ -84,26 +111,13 @@ bool Sender::SendOne() {
   {
     // Query while holding the lock, so that no two threads take the same notification.
     SteadyMutexLock lock(&mutex_);
-    const auto idle = [this](const db::NoticeRow& n)
-                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return !busy_.contains(ReceiverOf(n)); };
-    const auto idle_and_new = [&](const db::NoticeRow& n) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return idle(n) && !unstored_.contains(n.id);
-    };
-    const db::Micros now = absl::ToUnixMicros(options_.now());
-    std::vector<db::NoticeRow> due;
-    auto next = due.end();
-    for (int limit = kPerLook; next == due.end(); limit *= 4) {
-      auto read = db::ListDueNotices(store_, now, limit);
-      if (!read.ok()) {
-        spdlog::error("notifications cannot be read: {}", read.status().ToString());
-        return false;
-      }
-      due = *std::move(read);
-      next = std::find_if(due.begin(), due.end(), idle_and_new);
-      if (next == due.end()) next = std::find_if(due.begin(), due.end(), idle);
-      if (next == due.end() && due.size() < static_cast<size_t>(limit)) return false;
+    absl::StatusOr<std::optional<db::NoticeRow>> next = FindNext();
+    if (!next.ok()) {
+      spdlog::error("notifications cannot be read: {}", next.status().ToString());
+      return false;
     }
-    notice = std::move(*next);
+    if (!next->has_value()) return false;
+    notice = **std::move(next);
     receiver = ReceiverOf(notice);
     busy_.insert(receiver);
     if (const auto result = unstored_.find(notice.id); result != unstored_.end()) {
@@ -118,6 +132,7 @@ bool Sender::SendOne() {
                   stored.ToString());
   SteadyMutexLock lock(&mutex_);
   busy_.erase(receiver);
+  searched_.reset();  // there may be notifications for this receiver
   if (stored.ok()) {
     unstored_.erase(notice.id);
   } else {

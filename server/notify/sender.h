@@ -3,13 +3,16 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "db/outbox/outbox.h"
 #include "db/store.h"
 #include "server/time/steady_mutex.h"
 #include "server/time/stop_signal.h"
@@ -45,6 +48,9 @@ class Sender {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the first notification that is due and whose receiver is not busy, if there is one. Prefers those
+  // that are not in `unstored_`.
+  absl::StatusOr<std::optional<db::NoticeRow>> FindNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether a notification was due, and its result was stored.
   bool SendOne() ABSL_LOCKS_EXCLUDED(mutex_);
   // Delivers the notification. Returns it with the result.
@@ -59,6 +65,9 @@ class Sender {
   // Results of deliveries that the database did not accept, by id. They are stored later, without another delivery.
   std::map<int64_t, db::NoticeRow> unstored_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
+  // Set after a search found due notifications for busy receivers only. As long as the mark is the same and
+  // all these receivers are busy, another search would read all of these notifications and find no other.
+  std::optional<db::DueMark> searched_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace scalelab::server

@@ -8,8 +8,8 @@ namespace {
 
 bool BetweenNodes(int ranks, int ranks_per_node) { return ranks_per_node != 0 && ranks > ranks_per_node; }
 
-// Simulates the runs of a size. Backward takes `factor` times its recorded duration. Returns the mean of
-// the exposed seconds.
+// Simulates the recorded steps of one world size. Backward takes `factor` times its recorded duration.
+// Returns the mean exposed communication time of a step, in seconds.
 double MeanExposed(const RecordedSize& size, const RingCost& cost, int ranks, double factor) {
   double sum = 0;
   for (const RecordedStep& step : size.steps)

@@ -229,7 +229,13 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
   for (const std::string& part : {study, run, token}) {
     opened.push_back(std::make_unique<Descriptor>(openat(at, part.c_str(), kOpenDirectory)));
     at = opened.back()->get();
-    if (at < 0 && errno == ENOENT) return absl::OkStatus();
+    if (at < 0 && errno == ENOENT) {
+      // An earlier call may have ended before it removed the directory of the run.
+      const bool has_run = opened.size() == 3;
+      if (has_run && what == FilesOf::kEverything && !dry_run)
+        unlinkat(opened[0]->get(), run.c_str(), AT_REMOVEDIR);
+      return absl::OkStatus();
+    }
     if (at < 0 && (errno == ELOOP || errno == ENOTDIR))
       return leave("contains a link or a file in place of a directory");
     if (at < 0) return Failed("open", directory, errno);
@@ -247,9 +253,20 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
   if (what == FilesOf::kLogs || dry_run) return absl::OkStatus();
   if (unlinkat(run_fd, token.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
     return Failed("remove", directory, errno);
-  // Remove the directories of the run and the study too if they are empty.
-  if (unlinkat(study_fd, run.c_str(), AT_REMOVEDIR) == 0) unlinkat(fd_, study.c_str(), AT_REMOVEDIR);
+  unlinkat(study_fd, run.c_str(), AT_REMOVEDIR);  // fails if it is not empty
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AttemptFiles::HasStudy(int64_t study_id) {
+  const std::string name = absl::StrCat(study_id);
+  struct stat found {};
+  if (fstatat(fd_, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0) return S_ISDIR(found.st_mode);
+  if (errno == ENOENT) return false;
+  return Failed("look at", absl::StrCat(path_, "/", name), errno);
+}
+
+void AttemptFiles::RemoveEmptyStudy(int64_t study_id) {
+  unlinkat(fd_, absl::StrCat(study_id).c_str(), AT_REMOVEDIR);
 }
 
 absl::StatusOr<std::vector<int64_t>> AttemptFiles::ListStudies(int64_t above) {

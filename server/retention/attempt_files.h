@@ -37,10 +37,16 @@ class AttemptFiles {
   // Removes the files of one attempt and adds them to `removed`. With `dry_run`, only counts the files.
   // `directory` is the path in the database. Leaves the attempt alone and records the reason if the path is
   // not RUNS/STUDY/RUN/TOKEN with these ids and this token, or if a component of the path is a link, is on
-  // another filesystem or belongs to another user. Does nothing if the directory does not exist. Returns
-  // errors of the filesystem; the caller may call Remove again to continue.
+  // another filesystem or belongs to another user. Does nothing if the directory does not exist. Removes the
+  // directory of the run too if it is then empty, but not that of the study. Returns errors of the
+  // filesystem; the caller may call Remove again to continue.
   absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
                       const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed);
+
+  // Returns whether there is a directory RUNS/STUDY. Returns the filesystem's errors.
+  absl::StatusOr<bool> HasStudy(int64_t study_id);
+  // Removes RUNS/STUDY if it is an empty directory.
+  void RemoveEmptyStudy(int64_t study_id);
 
   // Returns the ids larger than `above` of the studies that have a directory RUNS/STUDY, in ascending order. Leaves
   // out entries that are not directories, that belong to another user or whose names are not ids. Returns the

@@ -360,10 +360,12 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
   for (const int64_t id : *studies) {
     if (over() || stop_.stopped()) break;
     db::Micros until = now;
+    bool whole = false;  // whether a later removal of the directories includes these logs
     if (unfinished.contains(id)) {
       const auto marks = db::GetRemoved(store_, id);
       if (!marks.ok()) return marks.status();
       until = due.what == Removal::kLogs ? marks->logs : marks->directories;
+      whole = due.what == Removal::kLogs && marks->directories >= until;
     } else {
       // Look for a directory first. If all are missing or left alone, nothing is recorded as removed.
       FilesRemoved found;
@@ -380,16 +382,22 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       if (!begun.ok()) return begun;
     }
     const int64_t seen_before = removed.directories + removed.left;
-    const absl::Status status = RemoveFilesOf(*files, due.what, id, until, dry_run, over, removed);
-    // Without any directory, a removal that continues does not count as complete, because the filesystem of the runs may
-    // not be mounted.
-    if (status.ok() && unfinished.contains(id) && removed.directories + removed.left == seen_before) continue;
+    absl::Status status = RemoveFilesOf(*files, due.what, id, until, dry_run, over, removed);
+    // The directory of the study is removed after EndRemoval. Without it, a removal that continues does not
+    // count as complete, because the filesystem of the runs may not be mounted.
+    const bool found_any = removed.directories + removed.left > seen_before;
+    if (status.ok() && unfinished.contains(id) && !found_any && !whole) {
+      const absl::StatusOr<bool> present = files->HasStudy(id);
+      if (present.ok() && !*present) continue;
+      status = present.status();
+    }
     response.set_studies(response.studies() + 1);
     if (!status.ok()) {
       spdlog::warn("retention: {} of study {} remain, and are tried again: {}", What(due.what), id,
                    std::string(status.message()));
     } else if (!dry_run && !over() && !stop_.stopped()) {
       if (absl::Status ended = db::EndRemoval(store_, due.what, id); !ended.ok()) return ended;
+      if (due.what == Removal::kDirectories) files->RemoveEmptyStudy(id);
     }
   }
   LogLeft(removed);

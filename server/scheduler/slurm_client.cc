@@ -14,6 +14,9 @@
 namespace scalelab::server {
 namespace {
 
+// Maximum number of names in one query. Linux limits the length of an argument to 128 KiB.
+constexpr size_t kNamesPerQuery = 1000;
+
 // Parses the jobs of a user in the output of squeue or sacct. UNAVAILABLE when it is incomplete or no line is valid.
 absl::StatusOr<Queue> ReadQueue(const std::string& program, absl::string_view text, uid_t user) {
   Queue queue = ParseQueue(text, user);
@@ -42,11 +45,11 @@ absl::StatusOr<std::string> SlurmClient::Output(const std::vector<std::string>& 
   return std::move(result->out);
 }
 
-absl::StatusOr<std::string> SlurmClient::Squeue(const std::string& users, const std::string& name) const {
+absl::StatusOr<std::string> SlurmClient::Squeue(const std::string& users, const std::string& names) const {
   // --all is necessary, because squeue otherwise leaves out jobs in hidden partitions.
   std::vector<std::string> argv = {"squeue",     "--all",        "--user=" + users,
                                    "--noheader", "--states=all", absl::StrCat("--Format=", kSqueueColumns)};
-  if (!name.empty()) argv.push_back("--name=" + name);
+  if (!names.empty()) argv.push_back(absl::StrCat("--name=", names));
   return Output(argv);
 }
 
@@ -56,12 +59,20 @@ absl::StatusOr<Queue> SlurmClient::Jobs(const std::string& name) const {
   return ReadQueue("squeue", *text, uid_);
 }
 
-absl::StatusOr<std::map<uid_t, Queue>> SlurmClient::JobsOf(const std::vector<uid_t>& users) const {
-  const absl::StatusOr<std::string> text = Squeue(absl::StrJoin(users, ","), "");
-  if (!text.ok()) return text.status();
+absl::StatusOr<std::map<uid_t, Queue>> SlurmClient::JobsOf(const std::vector<uid_t>& users,
+                                                           const std::vector<std::string>& names) const {
+  std::string text;
+  for (size_t first = 0; first < names.size(); first += kNamesPerQuery) {
+    const size_t last = std::min(first + kNamesPerQuery, names.size());
+    const absl::StatusOr<std::string> part =
+        Squeue(absl::StrJoin(users, ","), absl::StrJoin(names.begin() + first, names.begin() + last, ","));
+    if (!part.ok()) return part.status();
+    absl::StrAppend(&text, *part);
+    if (!text.empty() && text.back() != '\n') break;  // incomplete, which ReadQueue reports
+  }
   std::map<uid_t, Queue> queues;
   for (const uid_t user : users) {
-    absl::StatusOr<Queue> queue = ReadQueue("squeue", *text, user);
+    absl::StatusOr<Queue> queue = ReadQueue("squeue", text, user);
     if (!queue.ok()) return queue.status();
     queues.emplace(user, *std::move(queue));
   }
@@ -114,11 +125,12 @@ absl::Status SlurmClient::CancelIds(const std::vector<std::string>& ids) const {
 absl::Status SlurmClient::RunScancel(const std::vector<std::string>& argv) const {
   const absl::StatusOr<CommandResult> result = act_.Run(argv, "", {}, timeout_);
   if (!result.ok()) return absl::UnavailableError(result.status().message());
+  if (result->ok()) return absl::OkStatus();
   const std::string reason = FailureReason(*result);
-  if (result->ok() || absl::StrContains(reason, "Job/step already completing or completed") ||
-      absl::StrContains(reason, "Invalid job id specified")) {
-    return absl::OkStatus();
-  }
+  const bool is_gone = absl::StrContains(reason, "Job/step already completing or completed") ||
+                       absl::StrContains(reason, "Invalid job id specified");
+  // One scancel may have messages about several jobs.
+  if (is_gone && !MayPass(result->err)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("scancel: ", reason));
 }
 

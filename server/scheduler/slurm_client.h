@@ -28,8 +28,11 @@ class SlurmClient {
   // Returns this user's jobs, including ended jobs that squeue still lists. If `name` is not empty, returns
   // only jobs with this name.
   absl::StatusOr<Queue> Jobs(const std::string& name = "") const;
-  // Returns the jobs of several users, by user, with one query.
-  absl::StatusOr<std::map<uid_t, Queue>> JobsOf(const std::vector<uid_t>& users) const;
+  // Returns the jobs of several users that have one of these names, by user, with one query for 1000 names.
+  // Other jobs are not queried: the later lines of a name with line breaks could look like jobs of other
+  // users.
+  absl::StatusOr<std::map<uid_t, Queue>> JobsOf(const std::vector<uid_t>& users,
+                                                const std::vector<std::string>& names) const;
   // Returns jobs from the accounting database, also those that squeue does not list any more.
   absl::StatusOr<Queue> Accounted(const std::vector<std::string>& names) const;
   absl::StatusOr<ClusterView> View() const;
@@ -56,7 +59,8 @@ class SlurmClient {
   absl::StatusOr<Site> ReadSite() const;
 
  private:
-  absl::StatusOr<std::string> Squeue(const std::string& users, const std::string& name) const;
+  // Lists `users` and `names`, which are separated by commas. Without `names`, returns jobs with any name.
+  absl::StatusOr<std::string> Squeue(const std::string& users, const std::string& names) const;
   absl::Status RunScancel(const std::vector<std::string>& argv) const;
   // Returns the standard output of a program.
   absl::StatusOr<std::string> Output(const std::vector<std::string>& argv) const;

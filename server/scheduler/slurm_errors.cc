@@ -1,6 +1,7 @@
 #include "server/scheduler/slurm_errors.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -28,31 +29,38 @@ constexpr Code kNever = Code::kInvalidArgument;
 constexpr Code kForbidden = Code::kPermissionDenied;
 constexpr Code kLater = Code::kResourceExhausted;
 constexpr Code kUnreachable = Code::kUnavailable;
+constexpr Code kUnclear = Code::kUnknown;
 constexpr absl::string_view kRequestLess =
     "request fewer ranks, ranks_per_node, cpus_per_rank, gpus_per_rank or memory_mib, or another partition";
 
-// The first match is used, so specific messages come before general ones. After any other message it is
-// unknown whether the job was accepted.
+// The first match is used. The output may have several messages, so causes that may pass come before
+// permanent ones, and specific messages come before general ones. After any other message it is unknown
+// whether the job was accepted.
 constexpr Known kKnown[] = {
+    // A controller may have received the request, even if another one could not be reached.
+    {"Socket timed out", kUnclear},
+    {"Zero Bytes were transmitted or received", kUnclear},
+    {"(send failure)", kUnclear},
+    {"(receive failure)", kUnclear},
+    {"(shutdown failure)", kUnclear},
     // With these errors, the request was certainly not sent.
     {"Unable to contact slurm controller (connect failure)", kUnreachable},
     {"Slurm backup controller in standby mode", kUnreachable},
     {"Controller is in standby mode", kUnreachable},
     {"Failed to connect to authentication agent", kUnreachable},
     {"Munge encode failed", kUnreachable},
-    // Limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) are temporary.
+    // Other failures of connections.
+    {"timed out", kUnclear},
+    {"Connection refused", kUnclear},
+    {"Connection reset by peer", kUnclear},
+    {"Broken pipe", kUnclear},
+    {"Message send failure", kUnclear},
+    {"Message receive failure", kUnclear},
+    {"Communication connection failure", kUnclear},
+    {"Communication shutdown failure", kUnclear},
+    // Limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) and other temporary
+    // causes.
     {"SubmitJob", kLater},
-    // Limits that this job alone exceeds, if the QOS refuses such jobs at submission (DenyOnLimit).
-    {"MaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
-    {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or request fewer ranks"},
-    {"PerJob", kNever, Field::kShape, kRequestLess},
-    {"PerNode", kNever, Field::kShape, kRequestLess},
-    {"PerUser", kNever, Field::kShape, kRequestLess},
-    {"PerAccount", kNever, Field::kShape, kRequestLess},
-    {"QOSMin", kNever, Field::kShape, "request more resources, or change sbatch_options.qos"},
-    // Other limits are temporary.
-    {"Job violates accounting/QOS policy", kLater},
-    {"Requested account has breached requested QOS usage threshold", kLater},
     {"MaxJobCount limit reached", kLater},
     {"Unable to create job record, try again", kLater},
     {"Resource temporarily unavailable", kLater},
@@ -65,6 +73,17 @@ constexpr Known kKnown[] = {
     {"Requested reservation not usable now", kLater},
     {"Requested reservation is in use", kLater},
     {"Burst Buffer resource limit exceeded", kLater},
+    // Limits that this job alone exceeds, if the QOS refuses such jobs at submission (DenyOnLimit).
+    {"MaxWallDuration", kNever, Field::kTime, "shorten resources.time"},
+    {"MinutesPerJob", kNever, Field::kTime, "shorten resources.time, or request fewer ranks"},
+    {"PerJob", kNever, Field::kShape, kRequestLess},
+    {"PerNode", kNever, Field::kShape, kRequestLess},
+    {"PerUser", kNever, Field::kShape, kRequestLess},
+    {"PerAccount", kNever, Field::kShape, kRequestLess},
+    {"QOSMin", kNever, Field::kShape, "request more resources, or change sbatch_options.qos"},
+    // Other limits are temporary. These sentences are the same for all limits.
+    {"Job violates accounting/QOS policy", kLater},
+    {"Requested account has breached requested QOS usage threshold", kLater},
     // Permanent errors.
     {"nvalid partition", kNever, Field::kPartition, "sinfo lists them; change resources.partition"},
     {"No partition specified or system default partition", kNever, Field::kPartition,
@@ -169,13 +188,21 @@ std::string Shape(const JobRequest& request) {
   return shape;
 }
 
+bool MayPass(absl::string_view messages) {
+  return std::any_of(std::begin(kKnown), std::end(kKnown), [&](const Known& known) {
+    return (known.code == kUnclear || known.code == kUnreachable) && absl::StrContains(messages, known.text);
+  });
+}
+
 Refusal InterpretFailure(const CommandResult& result, const JobRequest& request) {
   const std::string reason = FailureReason(result);
+  const std::string messages = absl::StrCat(reason, "\n", result.err);  // `reason` has only the first lines
   // When the queue is full, sbatch retries for two minutes. It is unknown whether its last attempt arrived.
   const bool killed = result.timed_out || result.truncated || result.exit_code < 0;
   if (!killed && result.exit_code != 0) {
     for (const Known& known : kKnown) {
-      if (!absl::StrContains(reason, known.text)) continue;
+      if (!absl::StrContains(messages, known.text)) continue;
+      if (known.code == kUnclear) break;
       if (known.code == kUnreachable) {
         return {absl::UnavailableError(absl::StrCat("not submitted: Slurm cannot be reached: ", reason))};
       }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "server/command/command.h"
 #include "server/scheduler/scheduler.h"
 
@@ -16,6 +17,10 @@ struct Refusal {
 
 // Interprets the result of an sbatch that printed no job id.
 Refusal InterpretFailure(const CommandResult& result, const JobRequest& request);
+
+// Returns whether one of a program's messages says that Slurm could not be reached or has not answered.
+// Another try may then succeed, whatever the other messages are.
+bool MayPass(absl::string_view messages);
 
 // Returns why a program failed, in one line: its error messages, or that it was killed.
 std::string FailureReason(const CommandResult& result);

@@ -102,7 +102,7 @@ class PointReader {
   }
 
   // Returns NOT_FOUND if the study was deleted, or retention has removed the points, after they were listed. Without the
-  // error, the caller would take the points that were sent before for all of them.
+  // error, the caller would assume that the points already sent are complete.
   absl::Status CheckStillKept() {
     const auto run = FindRun(store_, *client_, request_.run());
     if (!run.ok()) return run.status();

@@ -34,7 +34,7 @@ class StopSignal {
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the other members
   std::condition_variable changed_;
   bool stopped_ = false;
 };

@@ -130,6 +130,29 @@ TEST_F(AgentFaults, OneQueryReturnsTheJobsOfAllUsers) {
   EXPECT_EQ(slurm_.Calls("squeue"), before + 1);
 }
 
+TEST_F(AgentFaults, AJobNameWithLineBreaksIsNotReadAsJobsOfOtherUsers) {
+  Start();
+  const auto alice = Agent("alice"), bob = Agent("bob");
+  ASSERT_TRUE(Submit("alice", "a").ok());
+  ASSERT_TRUE(Submit("alice", "a2").ok());
+  ASSERT_TRUE(Submit("bob", "b").ok());
+  ASSERT_TRUE(Submit("bob", "mine").ok());
+  // Bob renames a job. The second line looks like a job of alice that has ended. The third one is malformed.
+  slurm_.set_field(
+      "4", "name",
+      absl::StrCat("mine\n1|", geteuid(), "|COMPLETED|None|0|N/A|0:01|1:00:00|node1|a\n2|x|RUNNING|a2"));
+  slurm_.Forget("2");
+  slurm_.Advance(2 * kSettle);
+  Poll({"a", "a2", "b"});
+  slurm_.Advance(2 * kSettle);
+  const std::vector<JobStatus> statuses = Poll({"a", "a2", "b"});
+  ASSERT_THAT(statuses, SizeIs(3));
+  EXPECT_EQ(statuses[0].state, State::kPending);
+  EXPECT_EQ(statuses[1].state, State::kUnknown) << "Slurm has forgotten the job";
+  EXPECT_EQ(statuses[2].state, State::kPending);
+  EXPECT_EQ(slurm_.Calls("scancel"), 0);
+}
+
 TEST_F(AgentFaults, JobsAreFollowedWhileTheAgentOfTheirUserIsAway) {
   Start();
   {

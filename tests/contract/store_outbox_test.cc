@@ -67,6 +67,22 @@ TEST_P(StoreOutbox, AnOccasionIsRecordedOnce) {
   EXPECT_THAT(Due(100), IsEmpty()) << "sent already";
 }
 
+TEST_P(StoreOutbox, TheMarkShowsWhatIsNewOrHasBecomeDue) {
+  EXPECT_EQ(GetDueMark(*store_, 100).value(), DueMark());
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.notices = {ANotice("a", 10), ANotice("b", 20)};
+  Commit(batch);
+  const DueMark first = GetDueMark(*store_, 10).value();
+  EXPECT_EQ(first.last_due, 10);
+  EXPECT_EQ(GetDueMark(*store_, 19).value(), first);
+  const DueMark second = GetDueMark(*store_, 20).value();
+  EXPECT_FALSE(second == first) << "b is due";
+  batch.notices = {ANotice("c", 10)};
+  Commit(batch);
+  EXPECT_FALSE(GetDueMark(*store_, 20).value() == second) << "c is new";
+}
+
 TEST_P(StoreOutbox, AnUpdateKeepsTheRest) {
   WriteBatch batch;
   batch.studies = {AStudy(1)};

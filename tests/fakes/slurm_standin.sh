@@ -136,7 +136,7 @@ case $program in
     for word in "$@"; do case $word in --name=*) wanted=${word#*=} ;; esac; done
     for id in $(ids); do
       name=$(field "$id" name)
-      if [ -n "$wanted" ] && [ "$name" != "$wanted" ]; then continue; fi
+      if [ -n "$wanted" ] && [[ ",$wanted," != *",$name,"* ]]; then continue; fi
       answer+="$id|$(id -u)|$(field "$id" state)|$(field "$id" reason)|$(field "$id" exit)|N/A|0:01|1:00:00|"
       answer+="$(field "$id" nodes)|$name"$'\n'
     done

@@ -190,11 +190,15 @@ absl::StatusOr<std::string> AgentScheduler::Submit(const JobRequest& request) {
                                              "; the job is submitted when it answers"));
 }
 
-// Queries the jobs of all these users with one squeue.
+// Queries the jobs of all these users together.
 absl::StatusOr<std::map<uid_t, Queue>> AgentScheduler::QueryAll(const Tokens& tokens) {
   std::vector<uid_t> uids;
-  for (const auto& [user, unused] : tokens) uids.push_back(user->uid);
-  absl::StatusOr<std::map<uid_t, Queue>> queues = client_.JobsOf(uids);
+  std::vector<std::string> names;
+  for (const auto& [user, its_tokens] : tokens) {
+    uids.push_back(user->uid);
+    names.insert(names.end(), its_tokens.begin(), its_tokens.end());
+  }
+  absl::StatusOr<std::map<uid_t, Queue>> queues = client_.JobsOf(uids, names);
   site_.RecordAnswer(queues.status());
   if (queues.ok()) return queues;
   for (const auto& [user, unused] : tokens) user->jobs.QueryFailed();
@@ -222,10 +226,10 @@ absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<st
         *answer = jobs.Statuses(its_tokens, queue);
       });
     } else {
-      user->lane.Start([answer, &jobs = user->jobs, its_tokens = its_tokens] {
-        const absl::StatusOr<Queue> queue = jobs.client().Jobs();
+      user->lane.Start([answer, uid = user->uid, &jobs = user->jobs, its_tokens = its_tokens] {
+        const absl::StatusOr<std::map<uid_t, Queue>> queue = jobs.client().JobsOf({uid}, its_tokens);
         if (!queue.ok()) return jobs.QueryFailed();
-        *answer = jobs.Statuses(its_tokens, *queue);
+        *answer = jobs.Statuses(its_tokens, queue->at(uid));
       });
     }
   }

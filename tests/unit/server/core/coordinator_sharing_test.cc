@@ -112,7 +112,8 @@ class CoordinatorSharing : public testing::Test {
       while (coordinator_->StepScheduler()) coordinator_->Step();
     }
   }
-  // Lets time pass, counted from the start of the test without the time of the rounds.
+  // Sets the clock to `time` after the start of the test, then executes all due actions. The time that
+  // earlier rounds added is not counted.
   void At(absl::Duration time) {
     clock_.since_start = absl::Hours(1) + time;
     Settle();

@@ -71,6 +71,27 @@ TEST(Metrics, CommitsCountPointsAndAttempts) {
   EXPECT_EQ(ValueOf(text, R"(scalelab_commit_seconds_bucket{le="0.01"})"), 2);
 }
 
+TEST(Metrics, AnAttemptThatReportsACheckpointBeforeItRunsIsCountedOnce) {
+  World world;
+  world.Submit(World::Spec({1}));
+  const std::string job = world.AskedFor();
+  world.Job(job, JobStatus::State::kRunning);
+  const v1::SynchronizeResponse desired = world.Sync(job);
+  ASSERT_EQ(desired.attempts_size(), 1);
+  ParsedBatch events;
+  events.token = desired.attempts(0).token();
+  events.append.end_position = 10;
+  events.append.end_line = 1;
+  events.checkpoint_step = 20;
+  std::vector<ParsedBatch> batches;
+  batches.push_back(std::move(events));
+  world.lifecycle.Ingest(job, std::move(batches), world.fx);
+  ASSERT_EQ(world.fx.batch.attempts.size(), 2u) << "the assignment and the checkpoint";
+  Metrics metrics("1.2.3");
+  metrics.Committed(world.fx.batch, absl::Milliseconds(1), absl::OkStatus());
+  EXPECT_EQ(ValueOf(metrics.Text(), R"(scalelab_attempts_started_total{kind="first"})"), 1);
+}
+
 TEST(Metrics, CallsOfTheSchedulerAreCountedByResult) {
   Metrics metrics("1.2.3");
   EXPECT_EQ(ValueOf(metrics.Text(), "scalelab_scheduler_last_poll_timestamp_seconds"), 0);

@@ -1,19 +1,51 @@
 #include "server/notify/channels.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+// The functions below replace those of libc in this program.
+
+// A host with a private and a public address, in this order.
+constexpr char kHost[] = "both.example";
+constexpr char kPublicAddress[] = "203.0.113.1";
+
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** result) {
+  static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (name == nullptr || std::string_view(name) != kHost) return real(name, service, hints, result);
+  if (const int error = real("127.0.0.1", service, hints, result); error != 0) return error;
+  addrinfo** end = result;
+  while (*end != nullptr) end = &(*end)->ai_next;
+  return real(kPublicAddress, service, hints, end);
+}
+
+// Connects to the same port of this machine if the address is the public one.
+extern "C" int connect(int fd, const sockaddr* address, socklen_t size) {
+  sockaddr_in local{};
+  if (address->sa_family == AF_INET) {
+    local = *reinterpret_cast<const sockaddr_in*>(address);
+    if (local.sin_addr.s_addr == inet_addr(kPublicAddress)) {
+      local.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address = reinterpret_cast<const sockaddr*>(&local);
+    }
+  }
+  return static_cast<int>(syscall(SYS_connect, fd, address, size));
+}
 
 namespace scalelab::server {
 namespace {
@@ -159,6 +191,22 @@ TEST_F(ChannelsTest, PrivateAddressesAreRefusedUnlessTheConfigurationAllowsThem)
     EXPECT_THAT(std::string(status.message()), HasSubstr("private address")) << url;
   }
   EXPECT_EQ(server.request(), "");
+}
+
+TEST_F(ChannelsTest, AHostThatAlsoHasAPublicAddressGetsTheNotificationThere) {
+  settings_.private_addresses = false;
+  std::string url, request;
+  {
+    OneAnswer server("HTTP/1.1 204 No Content\r\n\r\n");
+    url = absl::StrCat("http://", kHost, ":", server.port(), "/hook");
+    const absl::Status status = Deliver(Notice("webhook", url));
+    EXPECT_TRUE(status.ok()) << status;
+    request = server.request();
+  }
+  EXPECT_THAT(request, StartsWith("POST /hook HTTP/1.1\r\n"));
+  // Nothing listens at the public address any more.
+  const absl::Status later = Deliver(Notice("webhook", url));
+  EXPECT_TRUE(absl::IsUnavailable(later)) << later;
 }
 
 TEST_F(ChannelsTest, OnlyHttpIsSpoken) {

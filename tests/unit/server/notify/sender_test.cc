@@ -162,6 +162,45 @@ TEST_F(SenderTest, AReceiverThatDoesNotAnswerDelaysOnlyItsOwn) {
   EXPECT_TRUE(Eventually([&] { return sender.Stop(absl::ZeroDuration()); }));
 }
 
+class CountingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status ReadRows(const std::function<absl::Status(db::Database&)>& read) override {
+    ++reads;
+    return ForwardingStore::ReadRows(read);
+  }
+  std::atomic<int> reads = 0;
+};
+
+TEST_F(SenderTest, NotificationsForABusyReceiverAreNotReadInEachPeriod) {
+  std::vector<std::string> targets;
+  for (int i = 0; i < 1000; ++i) targets.push_back(absl::StrCat("http://slow/", i));
+  Commit(1, targets);
+  auto counting = std::make_unique<CountingStore>(std::move(store_));
+  std::atomic<int>& reads = counting->reads;
+  store_ = std::move(counting);
+  absl::Notification release;
+  std::atomic<int> searches = 0;
+  SenderOptions options = Options();
+  options.now = [&] {
+    ++searches;  // each search calls this function once, before it reads
+    return now();
+  };
+  options.deliver = [&, deliver = options.deliver](const db::NoticeRow& notice) {
+    if (notice.target.find("//slow/") != std::string::npos) release.WaitForNotification();
+    return deliver(notice);
+  };
+  Sender sender(options, *store_);
+  EXPECT_TRUE(Eventually([&] { return searches >= 100; }));
+  // Three queries read all notifications. Later searches only find out that there is no other one.
+  const int read = reads;
+  EXPECT_LE(read, searches + 3);
+  Commit(2, {"http://fast/1"});
+  EXPECT_TRUE(Eventually([&] { return Deliveries("http://fast/1") == 1; }));
+  release.Notify();
+  EXPECT_TRUE(Eventually([&] { return Deliveries("http://slow/1") == 1; }));
+}
+
 TEST_F(SenderTest, ADeliveryWhoseRecordWasLostIsRepeatedWithTheSameKey) {
   Commit(1, {"http://a/1"});
   std::vector<std::string> keys;

@@ -62,15 +62,37 @@ class AttemptFilesTest : public ::testing::Test {
   const absl::Time future_ = absl::Now() + absl::Hours(1);
 };
 
-TEST_F(AttemptFilesTest, EverythingOfAnAttemptIsRemovedWithItsEmptyParents) {
+TEST_F(AttemptFilesTest, EverythingOfAnAttemptIsRemovedWithTheEmptyDirectoryOfItsRun) {
   ASSERT_TRUE(Remove(FilesOf::kEverything).ok());
-  EXPECT_FALSE(fs::exists(runs_ + "/7"));
-  EXPECT_TRUE(fs::exists(runs_));
+  EXPECT_FALSE(fs::exists(runs_ + "/7/12"));
+  EXPECT_TRUE(fs::exists(runs_ + "/7"));
   EXPECT_EQ(removed_.directories, 1);
   EXPECT_EQ(removed_.files, 4);
   EXPECT_EQ(removed_.bytes, 100);
   ASSERT_TRUE(Remove(FilesOf::kEverything).ok()) << "a second call finds nothing";
   EXPECT_EQ(removed_.directories, 1);
+}
+
+TEST_F(AttemptFilesTest, TheDirectoryOfARunIsRemovedAlsoIfAnEarlierCallDidNotComeToIt) {
+  fs::remove_all(attempt_);
+  ASSERT_TRUE(Remove(FilesOf::kLogs).ok());
+  ASSERT_TRUE(Remove(FilesOf::kEverything, /*dry_run=*/true).ok());
+  EXPECT_TRUE(fs::exists(runs_ + "/7/12"));
+  ASSERT_TRUE(Remove(FilesOf::kEverything).ok());
+  EXPECT_FALSE(fs::exists(runs_ + "/7/12"));
+}
+
+TEST_F(AttemptFilesTest, TheDirectoryOfAStudyIsRemovedWhenItIsEmpty) {
+  auto files = AttemptFiles::Open(runs_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  files->RemoveEmptyStudy(7);
+  EXPECT_TRUE(files->HasStudy(7).value());
+  EXPECT_TRUE(fs::exists(attempt_));
+  fs::remove_all(runs_ + "/7/12");
+  files->RemoveEmptyStudy(7);
+  EXPECT_FALSE(files->HasStudy(7).value());
+  Write(runs_ + "/8", 1);
+  EXPECT_FALSE(files->HasStudy(8).value()) << "a file";
 }
 
 TEST_F(AttemptFilesTest, AnotherAttemptOfTheRunStays) {

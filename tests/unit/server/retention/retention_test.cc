@@ -425,6 +425,46 @@ TEST_F(RetentionTest, ARemovalThatWasInterruptedWaitsForTheFilesystemOfTheRuns) 
   EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
 }
 
+// Fails one call of WriteRows.
+class UnwritableStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::Status WriteRows(const std::function<absl::Status(db::Database&)>& write) override {
+    if (--writes_left == 0) return absl::UnavailableError("the database is locked");
+    return ForwardingStore::WriteRows(write);
+  }
+  int writes_left = 0;  // until the one that fails
+};
+
+TEST_F(RetentionTest, ARemovalThatWasInterruptedAfterTheLastFileIsCompleted) {
+  CommitStudy(1, 200, 2);
+  UnwritableStore store(std::move(store_));
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), store);
+  const auto prune = [&] { return retention.Prune(/*dry_run=*/false, [] { return false; }); };
+  // The writes: that the removal begins, and that it has ended.
+  store.writes_left = 2;
+  EXPECT_TRUE(absl::IsUnavailable(prune().status()));
+  for (const int run : {0, 1}) EXPECT_FALSE(fs::exists(DirectoryOf(1, run))) << run;
+  ASSERT_THAT(db::ListUnfinished(store, db::Removal::kDirectories).value(), ElementsAre(1));
+  EXPECT_TRUE(prune().ok());
+  EXPECT_THAT(db::ListUnfinished(store, db::Removal::kDirectories).value(), IsEmpty());
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+}
+
+TEST_F(RetentionTest, ARemovalOfLogsEndsWhenTheirDirectoriesAreRemoved) {
+  CommitStudy(1, 200, 10);
+  RetentionRules rules;
+  rules.logs = 90 * kDay;
+  InterruptRemoval(rules);
+  ASSERT_THAT(db::ListUnfinished(*store_, db::Removal::kLogs).value(), ElementsAre(1));
+  rules.directories = 180 * kDay;
+  Prune(rules);
+  EXPECT_FALSE(fs::exists(runs() + "/1"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kLogs).value(), IsEmpty());
+}
+
 TEST_F(RetentionTest, AnAttemptThatCannotBeRemovedDoesNotKeepTheOthers) {
   CommitStudy(1, 200, 3);
   const std::string stuck = DirectoryOf(1, 1);

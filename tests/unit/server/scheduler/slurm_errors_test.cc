@@ -123,6 +123,28 @@ TEST(SlurmErrors, OnlyAFailedConnectionMeansThatThereIsNoJob) {
   }
 }
 
+TEST(SlurmErrors, ACauseThatMayPassCountsMoreThanAPermanentOne) {
+  const std::string failed = "sbatch: error: Batch job submission failed: ";
+  const std::string denied = "/etc/site/limits: Permission denied\n";
+  const std::string timed_out = failed + "Socket timed out on send/recv operation\n";
+  const std::string unreachable = failed + "Unable to contact slurm controller (connect failure)\n";
+  for (const auto& [err, code] : std::initializer_list<std::pair<std::string, Code>>{
+           {denied + timed_out, Code::kUnknown},
+           {timed_out + denied, Code::kUnknown},
+           {timed_out + unreachable, Code::kUnknown},
+           {absl::StrCat(denied, "one\ntwo\nthree\nfour\n", timed_out), Code::kUnknown},
+           {absl::StrCat(denied, failed, "Connection timed out\n"), Code::kUnknown},
+           {denied + unreachable, Code::kUnavailable},
+           {absl::StrCat(denied, failed, "Resource temporarily unavailable\n"), Code::kResourceExhausted},
+           {absl::StrCat("QOSMaxCpuPerUserLimit\n", failed, "Unable to create job record, try again\n"),
+            Code::kResourceExhausted},
+           {denied, Code::kPermissionDenied}}) {
+    const Refusal refusal = InterpretFailure(Failed(err), Request());
+    EXPECT_EQ(refusal.status.code(), code) << err << refusal.status;
+    EXPECT_EQ(refusal.may_exist, code == Code::kUnknown) << err;
+  }
+}
+
 TEST(SlurmErrors, AfterAKilledOrSilentSbatchTheJobMayExist) {
   CommandResult killed = Failed("sbatch: error: Slurm job queue full, sleeping and retrying\n", -1);
   killed.signal = 9;

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/scheduler/slurm_client.h"
@@ -71,30 +73,71 @@ TEST(SlurmQueue, ParsesTheSameColumnsOfSacct) {
   EXPECT_EQ(queue.jobs.at("tok2").front().used, absl::Hours(24));
 }
 
-// Prints the same text for each program.
+// Prints the same text for each program. Programs fail if there is an error message.
 class PrintingRunner final : public CommandRunner {
  public:
-  explicit PrintingRunner(std::string text) : text_(std::move(text)) {}
+  explicit PrintingRunner(std::string text, std::string error = "")
+      : text_(std::move(text)), error_(std::move(error)) {}
   absl::StatusOr<CommandResult> Run(const std::vector<std::string>&, const std::string&,
                                     const std::vector<std::string>&, absl::Duration) override {
     CommandResult result;
-    result.exit_code = 0;
+    result.exit_code = error_.empty() ? 0 : 1;
     result.out = text_;
+    result.err = error_;
     return result;
   }
 
  private:
-  const std::string text_;
+  const std::string text_, error_;
+};
+
+// A squeue that lists a job for the first and the last name of each query.
+class NamedJobs final : public CommandRunner {
+ public:
+  absl::StatusOr<CommandResult> Run(const std::vector<std::string>& argv, const std::string&,
+                                    const std::vector<std::string>&, absl::Duration) override {
+    CommandResult result;
+    result.exit_code = 0;
+    for (absl::string_view argument : argv) {
+      EXPECT_LT(argument.size(), 128u << 10);
+      if (!absl::ConsumePrefix(&argument, "--name=")) continue;
+      const std::vector<absl::string_view> names = absl::StrSplit(argument, ',');
+      for (const absl::string_view name : {names.front(), names.back()})
+        absl::StrAppend(&result.out, "7|1000|RUNNING|None|0|1795286739|0:30|1:00:00|n1|", name, "\n");
+    }
+    return result;
+  }
 };
 
 TEST(SlurmQueue, AJobNameOfOneUserDoesNotHideTheJobsOfTheOthers) {
   const std::string odd = "9|1001|RUNNING|None|0|1795286739|0:02|2:00:00|b2|a line\nbreak\n";
   PrintingRunner some(odd), none("break\n");
-  const auto queues = SlurmClient(some, some, kUs, absl::Seconds(1)).JobsOf({kUs, 1001});
+  const auto queues = SlurmClient(some, some, kUs, absl::Seconds(1)).JobsOf({kUs, 1001}, {"tok"});
   ASSERT_TRUE(queues.ok()) << queues.status();
   EXPECT_TRUE(queues->at(kUs).jobs.empty());
   EXPECT_EQ(queues->at(kUs).malformed, 1);
-  EXPECT_TRUE(absl::IsUnavailable(SlurmClient(none, none, kUs, absl::Seconds(1)).JobsOf({kUs}).status()));
+  EXPECT_TRUE(
+      absl::IsUnavailable(SlurmClient(none, none, kUs, absl::Seconds(1)).JobsOf({kUs}, {"tok"}).status()));
+}
+
+TEST(SlurmQueue, QueriesManyNamesInParts) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 2500; ++i) names.push_back(absl::StrCat(std::string(56, 'x'), "-", i));
+  NamedJobs squeue;
+  const auto queues = SlurmClient(squeue, squeue, kUs, absl::Seconds(1)).JobsOf({kUs}, names);
+  ASSERT_TRUE(queues.ok()) << queues.status();
+  EXPECT_EQ(queues->at(kUs).jobs.size(), 6u);
+  for (const int i : {0, 999, 1000, 1999, 2000, 2499})
+    EXPECT_TRUE(queues->at(kUs).jobs.contains(names[i])) << i;
+}
+
+TEST(SlurmQueue, ACancellationThatDidNotReachAllJobsHasFailed) {
+  const std::string error = "scancel: error: Kill job error on job id ";
+  const std::string gone = error + "5: Invalid job id specified\n";
+  PrintingRunner first("", gone),
+      both("", absl::StrCat(gone, error, "6: Socket timed out on send/recv operation\n"));
+  EXPECT_TRUE(SlurmClient(first, first, kUs, absl::Seconds(1)).CancelIds({"5"}).ok());
+  EXPECT_TRUE(absl::IsUnavailable(SlurmClient(both, both, kUs, absl::Seconds(1)).CancelIds({"5", "6"})));
 }
 
 TEST(SlurmQueue, CountsAndIgnoresMalformedLines) {
