@@ -37,7 +37,8 @@ TEST(Cifar10, TwoRanksLearn) {
   const bool whole = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
   const std::string study = service.Submit(absl::StrCat(
       "study: cifar10\nfixed: {dataset: cifar10, data_dir: ", data,
-      whole ? ", model: resnet20, epochs: 1" : ", model: resnet8, max_steps: 130", ", ranks: 2}\n",
+      whole ? ", model: resnet20, epochs: 1" : ", model: resnet8, max_steps: 130, lr_schedule: cosine",
+      ", ranks: 2}\n",
       "seed: 1\nscaling: {mode: strong, global_batch: 128}\nlr: {base: 0.1, reference_batch: 128}\n"));
   ASSERT_EQ(service.WaitFor(study, 800), 0) << service.Run({"run", "list", study}).out;
   const std::string run = service.Runs(study)[0]["name"];
@@ -46,8 +47,10 @@ TEST(Cifar10, TwoRanksLearn) {
   const double accuracy = summary["run/accuracy"], loss = summary["run/train_loss"];
   std::cout << (whole ? "one epoch" : "130 steps") << ": mean train loss " << loss << ", test accuracy "
             << accuracy << ", " << summary["run/throughput"] << " samples/s\n";
-  EXPECT_LT(loss, whole ? 1.75 : 1.95);      // ln 10 = 2.30 before training
-  EXPECT_GT(accuracy, whole ? 0.40 : 0.28);  // guessing gives 0.10
+  EXPECT_LT(loss, whole ? 1.75 : 1.95);  // ln 10 = 2.30 before training
+  // Guessing gives 0.10. The learning rate decays, because with a constant one the accuracy depends on
+  // rounding: it is 0.27 on one kind of processor and more than 0.28 on others.
+  EXPECT_GT(accuracy, whole ? 0.40 : 0.30);
 }
 
 }  // namespace

@@ -14,11 +14,15 @@
 namespace scalelab::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
+using testing::StartsWith;
 
 class Slurm : public testing::Test {
  protected:
@@ -118,6 +122,77 @@ TEST_F(Slurm, ARankFindsTheSecretInNoEnvironmentOnItsNode) {
   ASSERT_EQ(service.WaitFor(study, 120), 0) << Last(service, study);
   const std::string directory = service.Attempts(service.Runs(study)[0]["name"])[0]["directory"];
   for (const char* file : {"/rank-0.out", "/rank-1.out"}) EXPECT_EQ(ReadFile(directory + file), "searched\n");
+}
+
+// Two ranks that meet at MASTER_ADDR and MASTER_PORT and exchange a number in each step. The script needs only
+// Python's standard library.
+constexpr char kExchange[] = R"(import json, os, socket, time
+
+rank, world, host = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), socket.gethostname()
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+def meet():
+    if rank == 0:
+        with socket.create_server(place) as server:
+            server.settimeout(60)
+            return server.accept()[0]
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(place, timeout=60)
+        except ConnectionRefusedError:  # rank 0 does not listen yet
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+def exchange(text):
+    connection.sendall(f"{text}\n".encode())
+    return lines.readline().strip()
+
+def report(**event):
+    with open(os.environ["SCALELAB_EVENTS"], "a") as file:
+        file.write(json.dumps({"time": time.time(), **event}, separators=(",", ":")) + "\n")
+
+connection = meet()
+connection.settimeout(60)
+lines = connection.makefile("r")
+print(f"rank {rank} of {world} on {host} met", exchange(f"{rank} of {world} on {host}"))
+report(event="start", world_size=world, rank=rank, total_steps=20)
+for step in range(20):
+    report(event="step", step=step, metrics={"step/total_s": 0.1, "sum": rank + 1 + int(exchange(rank + 1))})
+report(event="finish", metrics={})
+)";
+
+TEST_F(Slurm, LauncherSrunStartsRanksOnTwoNodesThatFindEachOther) {
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  service.File("exchange.py", kExchange);
+  const std::string study = service.Submit(
+      "study: srun\nfixed: {engine: custom, launcher: srun, ranks: 2, command: [python3, ./exchange.py]}\n"
+      "resources: {ranks_per_node: 1, time: 5m}\nretry: {max: 0}\n");
+  ASSERT_EQ(service.WaitFor(study, 120), 0) << Last(service, study);
+  const auto runs = service.Runs(study);
+  ASSERT_THAT(runs, SizeIs(1));
+  const auto attempts = service.Attempts(runs[0]["name"]);
+  ASSERT_THAT(attempts, SizeIs(1));
+  const std::vector<std::string> nodes = attempts[0]["nodes"];
+  ASSERT_THAT(nodes, SizeIs(2));
+  EXPECT_NE(nodes[0], nodes[1]);
+  const std::string directory = attempts[0]["directory"];
+  EXPECT_EQ(ReadFile(directory + "/rank-0.out"),
+            absl::StrCat("rank 0 of 2 on ", nodes[0], " met 1 of 2 on ", nodes[1], "\n"));
+  EXPECT_EQ(ReadFile(directory + "/rank-1.out"),
+            absl::StrCat("rank 1 of 2 on ", nodes[1], " met 0 of 2 on ", nodes[0], "\n"));
+  const std::vector<std::string> command =
+      nlohmann::json::parse(ReadFile(directory + "/launch.json"))["commands"][0]["argv"];
+  EXPECT_THAT(command, Not(Contains(StartsWith("--mpi")))) << "the MPI type is that of the site";
+  for (const char* rank : {"0,", "1,"}) {
+    EXPECT_THAT(service.Points(runs[0]["name"]),
+                Contains(AllOf(StartsWith(rank), HasSubstr(",sum,3"))).Times(20))
+        << "rank " << rank;
+  }
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  EXPECT_EQ(service.LeftBehind(4), "");
 }
 
 TEST_F(Slurm, AnAllocationForEachRun) {

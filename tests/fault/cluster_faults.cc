@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <random>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -83,6 +84,10 @@ std::vector<std::string> ClusterFaults::SubmitStudies() {
                                         "order: listed\nresources: {ranks_per_node: 1}\nretry: {max: 5}\n"))};
 }
 
+std::string ClusterFaults::SubmitShortStudy() {
+  return service_->Submit(ClusterStudy("ranks: [1]", 1, 2, "resources: {ranks_per_node: 1}\n"));
+}
+
 void ClusterFaults::Violation(const std::string& fault, const std::string& what) {
   ++violations_;
   ADD_FAILURE() << fault << ": " << what;
@@ -157,6 +162,41 @@ void ClusterFaults::Try(const std::string& name, const std::function<void()>& fa
   std::printf("fault: %s: completed after %.0f s with %zu attempts of %zu runs\n", name.c_str(),
               Now() - begin, attempts, runs);
   std::fflush(stdout);
+}
+
+void ClusterFaults::KillControllerAfterSubmissions() {
+  std::mt19937 random(20);
+  const int kills = rounds_ == 1 ? 2 : 10 * rounds_;
+  for (int kill = 0; kill < kills; ++kill) {
+    ++faults_;
+    const double begin = Now();
+    const std::string study = SubmitShortStudy();
+    // The job was accepted if the coordinator has its id, or if the job has already ended.
+    EXPECT_TRUE(Eventually([&] {
+      const auto cluster = service_->Json({"cluster"});
+      for (const auto& allocation : cluster.value("allocations", nlohmann::json::array())) {
+        if (allocation.value("study", "") == study && !allocation.value("external_id", "").empty())
+          return true;
+      }
+      return service_->WaitFor(study, 1) == 0;
+    }));
+    const double pause = std::uniform_real_distribution<double>(0, 6)(random);
+    Pause(pause);
+    jobs_before_ = service_->LiveJobRecords();
+    Control({"controller", "kill"});
+    Control({"controller", "start"});
+    const std::string name =
+        absl::StrCat("slurmctld killed ", static_cast<int>(pause * 1000), " ms after an accepted sbatch");
+    if (WaitFor(study, 240) != 0) {
+      Violation(name, "the study did not complete\n" + service_->Run({"study", "explain", study}).out);
+    }
+    // Slurm records a job at its end, so wait for that before Check.
+    if (const std::string left = service_->LeftBehind(kNodes, 90); !left.empty())
+      Violation(name, "left behind:\n" + left);
+    Check(name, study);
+    std::printf("fault: %s: completed after %.0f s\n", name.c_str(), Now() - begin);
+    std::fflush(stdout);
+  }
 }
 
 void ClusterFaults::Check(const std::string& name, const std::string& study) {

@@ -51,6 +51,8 @@ class ClusterFaults : public testing::Test {
   virtual std::unique_ptr<SlurmService> MakeService();
   // Submits the studies of one fault. They run at the same time.
   virtual std::vector<std::string> SubmitStudies();
+  // Submits a study of one run on one node that ends after a few seconds.
+  virtual std::string SubmitShortStudy();
   // Called after each fault, before the studies have to end.
   virtual void AfterFault() {}
   // Checks all requirements for a study that has ended.
@@ -68,6 +70,10 @@ class ClusterFaults : public testing::Test {
 
   // Submits studies, injects the fault when all of them train, and checks all requirements afterwards.
   void Try(const std::string& name, const std::function<void()>& fault);
+  // Submits short studies, kills the controller soon after it has accepted the job of each, and checks all
+  // requirements afterwards. slurmctld answers sbatch before it saves the job, so a crash within the next seconds
+  // may lose the job.
+  void KillControllerAfterSubmissions();
   void Report(OneAttemptAtATime& watch);
 
   // Faults of the parts that exist in all clusters.

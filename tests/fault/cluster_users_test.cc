@@ -51,18 +51,17 @@ class ClusterFaultsOfUsers : public ClusterFaults {
   // One study for each user. Together the studies use all nodes, and they train until the fault is over.
   std::vector<std::string> SubmitStudies() override {
     gate_ = absl::StrCat(service_->dir(), "/gate-", faults_);
-    const std::string script = service_->File("rank.sh", kRank);
     std::vector<std::string> studies;
-    for (const std::string& user : UsersService::Users()) {
-      studies.push_back(users_->SubmitAs(
-          user, absl::StrCat("study: users\nfixed: {engine: custom, command: [bash, -c, \"exec -a ", kProgram,
-                             " bash ", script, " ", gate_,
-                             "\"]}\nmatrix: {ranks: ", studies.empty() ? "[2, 1]" : "[1]",
-                             "}\norder: listed\nresources: {ranks_per_node: 1, exclusive: true}\n"
-                             "retry: {max: 5}\n")));
-      owner_[studies.back()] = user;
-    }
+    for (const std::string& user : UsersService::Users())
+      studies.push_back(SubmitOf(user, studies.empty() ? "[2, 1]" : "[1]"));
     return studies;
+  }
+  // A study of another user each time. Its gate is open from the start.
+  std::string SubmitShortStudy() override {
+    gate_ = absl::StrCat(service_->dir(), "/gate-", faults_);
+    WriteFile(gate_, "");
+    const std::vector<std::string>& users = UsersService::Users();
+    return SubmitOf(users[static_cast<size_t>(faults_) % users.size()], "[1]");
   }
   void AfterFault() override { WriteFile(gate_, ""); }
   // Also checks that each job of the study has run under the account of its owner.
@@ -86,6 +85,17 @@ class ClusterFaultsOfUsers : public ClusterFaults {
       }
     }
     if (own == 0) Violation(name, absl::StrCat("Slurm has no record of a job of ", study));
+  }
+  // Submits a study of the user whose ranks train until their gate is open.
+  std::string SubmitOf(const std::string& user, const std::string& ranks) {
+    const std::string script = service_->File("rank.sh", kRank);
+    const std::string study = users_->SubmitAs(
+        user, absl::StrCat("study: users\nfixed: {engine: custom, command: [bash, -c, \"exec -a ", kProgram,
+                           " bash ", script, " ", gate_, "\"]}\nmatrix: {ranks: ", ranks,
+                           "}\norder: listed\nresources: {ranks_per_node: 1, exclusive: true}\n"
+                           "retry: {max: 5}\n"));
+    owner_[study] = user;
+    return study;
   }
   // Kills the agent of a user, and starts another one after some seconds.
   void KillAgent(const std::string& user, double seconds) {
@@ -125,6 +135,13 @@ TEST_F(ClusterFaultsOfUsers, NothingIsLostOrDoubledWhateverDies) {
     for (const int seconds : {1, 10, 60})
       Try(absl::StrCat("a node's link down for ", seconds, " s"), [&] { CutOff(4, seconds); });
   }
+  Report(watch);
+}
+
+// The agent of the user has submitted the job, and the coordinator has its id.
+TEST_F(ClusterFaultsOfUsers, AControllerThatDiesRightAfterItTookAJob) {
+  OneAttemptAtATime watch(users_->RunsDir(), kProgram);
+  KillControllerAfterSubmissions();
   Report(watch);
 }
 
