@@ -31,8 +31,8 @@ class KeptCurveRows {
 
  private:
   absl::Status ReadAll(Database& db, int64_t study_id, int64_t first, int64_t last);
-  // Reads runs of the study again, in ranges of ids, into a copy of the rows, because callers may still have
-  // the rows. Returns false if the study has runs that are not in the copy.
+  // Reads the runs `changed` again, in ranges of ids. Changes a copy of the rows, because callers may still use
+  // the present ones. Returns false if the study has runs that are not in the copy.
   absl::StatusOr<bool> ReadChanged(Database& db, int64_t study_id, std::vector<int64_t> changed);
 
   int64_t first_ = 0, last_ = -1;  // ids of the study's runs

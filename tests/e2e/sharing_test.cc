@@ -106,7 +106,7 @@ TEST_F(Sharing, DrainModeSurvivesAKillAndUsageIsCharged) {
   service_.WaitUntilTraining(waiting);
 }
 
-// Tests three users of a service with slots for one run at a time, and with one pending job.
+// Tests how three users share a service that executes one run at a time and keeps one job pending.
 class FairSharing : public testing::Test {
  protected:
   // Accounts of every Debian system.

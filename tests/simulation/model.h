@@ -46,10 +46,10 @@ class Model {
   // The following functions record actions of workers. `run` is a resource name.
   void RanksStart(const std::string& run, const std::string& token);
   void RanksEnd(const std::string& run, const std::string& token);
-  // For ranks with checkpoints. Return the steps of the run's last checkpoint, 0 without one; and the steps
-  // of the whole run, which are `drawn` if no attempt has begun before.
+  // Returns the number of steps in the run's last checkpoint, or 0 if it has none.
   int64_t CheckpointOf(const std::string& run) const;
   void CheckpointWritten(const std::string& run, int64_t step) { checkpoints_[run] = step; }
+  // Returns the number of steps of the run. The first call for a run sets it to `drawn`.
   int64_t LengthOf(const std::string& run, int64_t drawn) {
     return lengths_.emplace(run, drawn).first->second;
   }

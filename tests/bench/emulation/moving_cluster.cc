@@ -66,7 +66,7 @@ class Cluster {
   double now() const { return clock_.now(); }
 
  private:
-  // Sends a chunk that stands for `bytes` to the next rank of the ring.
+  // Sends a chunk that represents `bytes` bytes to the next rank of the ring.
   void SendToNext(int rank, double bytes, std::vector<float> chunk) {
     const int to = (rank + 1) % ranks_, node = rank / c_.ranks_per_node;
     const bool between = node != to / c_.ranks_per_node;
@@ -125,8 +125,8 @@ class Cluster {
   }
 
   void CheckSums(const std::vector<float>& gradients) const {
-    const auto expected = static_cast<float>(ranks_ * (ranks_ + 1) / 2);
-    if (std::ranges::all_of(gradients, [&](float sum) { return sum == expected; })) return;
+    const int expected = ranks_ * (ranks_ + 1) / 2;
+    if (std::ranges::all_of(gradients, [&](float sum) { return sum == static_cast<float>(expected); })) return;
     std::cerr << "scalelab-bench: an all-reduce of the emulation has a wrong sum\n";
     std::abort();
   }
