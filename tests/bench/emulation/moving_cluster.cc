@@ -126,7 +126,8 @@ class Cluster {
 
   void CheckSums(const std::vector<float>& gradients) const {
     const int expected = ranks_ * (ranks_ + 1) / 2;
-    if (std::ranges::all_of(gradients, [&](float sum) { return sum == static_cast<float>(expected); })) return;
+    if (std::ranges::all_of(gradients, [&](float sum) { return sum == static_cast<float>(expected); }))
+      return;
     std::cerr << "scalelab-bench: an all-reduce of the emulation has a wrong sum\n";
     std::abort();
   }
