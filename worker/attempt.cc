@@ -237,7 +237,7 @@ absl::Status Attempt::WriteLaunch() {
         {{"argv", command.argv}, {"environment", RedactedEnvironment(command.environment)}});
   }
   const std::string text = launch.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  // The names of variables do not show all secrets, and words of a command may contain values of `env`.
+  // Redaction by the names of variables does not find all secrets, and a command may contain values of `env`.
   if (WriteFileWhole(Path("launch.json"), text, kOwnerOnly)) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("Cannot write '", Path("launch.json"), "'"));
 }

@@ -439,6 +439,22 @@ class QuietServerTest(fixture.InDirectory):
         self.assertEqual(raised.exception.code, "UNAVAILABLE")
         ended.cancel.assert_called()
 
+    def test_a_stream_that_ends_after_each_message_is_not_opened_in_a_busy_loop(self):
+        now, pauses = [0.0], []
+
+        def sleep(seconds):
+            now[0] += seconds
+            pauses.append(seconds)
+
+        one = connection.Connection.__new__(connection.Connection)
+        one.server, one._token = address.resolve("insecure:localhost:1", None), "secret"
+        call = mock.MagicMock()
+        call.__iter__.side_effect = lambda: iter(["look"])
+        with mock.patch.object(connection, "time", mock.Mock(monotonic=lambda: now[0], sleep=sleep)):
+            looks = one.follow(mock.Mock(return_value=call), None, None, lambda look: len(pauses) == 10)
+            self.assertEqual(list(looks), ["look"] * 11)
+        self.assertEqual(pauses[-1], 1.0)
+
 
 class FrameTest(unittest.TestCase):
     def tearDown(self):

@@ -106,10 +106,13 @@ class Connection:
         lost: float | None = None  # when the connection was lost; None while messages arrive
         renewed, pause = False, 0.05
         while True:
+            opened = time.monotonic()
             call = method(request, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()), metadata=self._metadata())
             try:
                 for message in call:
-                    lost, renewed, pause = None, False, 0.05
+                    lost, renewed = None, False
+                    if time.monotonic() - opened > 1:  # a server may send one message and end the stream, again and again
+                        pause = 0.05
                     yield message
                     if over(message):
                         return
