@@ -22,14 +22,18 @@ Statement::Blob BlobOf(const std::vector<double>& values) {
   return {values.data(), values.size() * sizeof(double)};
 }
 
-// Returns false if the number of values is not that of the ranks.
-bool SetValues(Statement::Blob blob, Seconds seconds, RunTimes& times) {
-  if (blob.size != times.ranks.size() * sizeof(double)) return false;
-  const char* from = static_cast<const char*>(blob.data);
-  for (RunTimes::Rank& rank : times.ranks) {
-    std::memcpy(&(rank.*seconds), from, sizeof(double));
-    from += sizeof(double);
-  }
+// Reads the values of all ranks. Returns false if the blobs do not have the same number of values.
+bool ReadRanks(Statement::Blob step, Statement::Blob exposed, Statement::Blob data,
+               std::vector<RunTimes::Rank>& ranks) {
+  if (exposed.size != step.size || data.size != step.size || step.size % sizeof(double) != 0) return false;
+  const size_t count = step.size / sizeof(double);
+  const auto value = [](Statement::Blob blob, size_t rank) {
+    double seconds;  // a blob need not be aligned
+    std::memcpy(&seconds, static_cast<const char*>(blob.data) + rank * sizeof(double), sizeof(double));
+    return seconds;
+  };
+  ranks.reserve(count);
+  for (size_t i = 0; i < count; ++i) ranks.push_back({value(step, i), value(exposed, i), value(data, i)});
   return true;
 }
 
@@ -87,14 +91,12 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
     RunTimes& times = list.emplace_back();
     rows.Read(times.run_id, times.attempt_id, times.nodes, times.ranks_per_node, times.comm_total,
               times.rank_norm, times.mean_norm, times.samples_to_accuracy);
-    times.ranks.resize(rows.BlobAt(8).size / sizeof(double));
-    if (SetValues(rows.BlobAt(8), &RunTimes::Rank::step, times) &&
-        SetValues(rows.BlobAt(9), &RunTimes::Rank::exposed, times) &&
-        SetValues(rows.BlobAt(10), &RunTimes::Rank::data, times))
-      continue;
-    return absl::DataLossError(absl::StrCat("the times of run ", times.run_id, " have ", rows.BlobAt(8).size,
-                                            ", ", rows.BlobAt(9).size, " and ", rows.BlobAt(10).size,
-                                            " bytes, which is not the same number of ranks"));
+    const Statement::Blob step = rows.BlobAt(8), exposed = rows.BlobAt(9), data = rows.BlobAt(10);
+    if (!ReadRanks(step, exposed, data, times.ranks)) {
+      return absl::DataLossError(absl::StrCat("the times of run ", times.run_id, " have ", step.size, ", ",
+                                              exposed.size, " and ", data.size,
+                                              " bytes, which is not the same number of ranks"));
+    }
   }
   if (!rows.status().ok()) return rows.status();
   if (!runs.status().ok()) return runs.status();

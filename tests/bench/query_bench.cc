@@ -17,9 +17,8 @@ using db::WriteBatch;
 
 constexpr double kTargetMilliseconds = 50;
 
-Figure Limit(std::string name, double value, std::string unit) {
-  return {
-      std::move(name), value, std::move(unit), "target", kTargetMilliseconds, value / kTargetMilliseconds};
+Figure Limit(std::string name, double milliseconds, double target = kTargetMilliseconds) {
+  return {std::move(name), milliseconds, "ms", "target", target, milliseconds / target};
 }
 
 db::RunTimes Times(int ranks) {
@@ -80,12 +79,10 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
     first.push_back(1e3 * Seconds([&] { curve_of(large); }));
   }
   figures.push_back({"curve/first_of_100000_runs", Median(std::move(first)), "ms"});
+  figures.push_back(Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); })));
+  figures.push_back(Limit("curve/study_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large); })));
   figures.push_back(
-      Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); }), "ms"));
-  figures.push_back(
-      Limit("curve/study_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large); }), "ms"));
-  figures.push_back(
-      Limit("curve/factors_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large, true); }), "ms"));
+      Limit("curve/factors_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large, true); }), 100));
 }
 
 void BenchAnalysis(std::vector<Figure>& figures) {
@@ -107,8 +104,7 @@ void BenchAnalysis(std::vector<Figure>& figures) {
   const auto parameters = server::ReadCells(CellValues(1), cells);
   Check(parameters.status());
   figures.push_back(Limit("curve/analysis_of_100_cells",
-                          MedianMilliseconds(21, [&] { server::MakeCurve({}, cells, *parameters, rows); }),
-                          "ms"));
+                          MedianMilliseconds(21, [&] { server::MakeCurve({}, cells, *parameters, rows); })));
 }
 
 void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
@@ -128,17 +124,13 @@ void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
     more.appends[0].columns.resize(2);
     Check(store->Commit(more));
   }
-  figures.push_back(
-      Limit("points/million_downsampled",
-            MedianMilliseconds(21,
-                               [&] {
-                                 Check(store->ReadPoints({1, "step/metric_1", 0}, [](db::Series series) {
-                                   const std::vector<double> x(series.step.begin(), series.step.end());
-                                   if (server::Downsample(x, series.value, 2000).size() != 2000)
-                                     Check(absl::InternalError("not downsampled"));
-                                 }));
-                               }),
-            "ms"));
+  figures.push_back(Limit("points/million_downsampled", MedianMilliseconds(21, [&] {
+                            Check(store->ReadPoints({1, "step/metric_1", 0}, [](db::Series series) {
+                              const std::vector<double> x(series.step.begin(), series.step.end());
+                              if (server::Downsample(x, series.value, 2000).size() != 2000)
+                                Check(absl::InternalError("not downsampled"));
+                            }));
+                          })));
 }
 
 }  // namespace
