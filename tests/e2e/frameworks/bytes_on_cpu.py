@@ -1,8 +1,6 @@
 """Makes an adapter get images as bytes on a CPU and convert them there, as on a GPU: run `bytes_on_cpu.py ADAPTER`, or call change()
 after importing the adapter."""
-import os
-import runpy
-import sys
+import changed_adapter
 
 
 def change():
@@ -13,8 +11,4 @@ def change():
 
 
 if __name__ == "__main__":
-    adapter = os.path.abspath(sys.argv[1])
-    sys.path.insert(0, os.path.dirname(adapter))
-    change()
-    sys.argv = [adapter]
-    runpy.run_path(adapter, run_name="__main__")
+    changed_adapter.main(change)

@@ -6,8 +6,8 @@ If SPOIL_FIRST_STEP is set, the last image of rank 1, or of the last replica, is
 overflow.
 """
 import os
-import runpy
-import sys
+
+import changed_adapter
 
 
 def change():
@@ -35,8 +35,4 @@ def spoiled(engine_class):
 
 
 if __name__ == "__main__":
-    adapter = os.path.abspath(sys.argv[1])
-    sys.path.insert(0, os.path.dirname(adapter))
-    change()
-    sys.argv = [adapter]
-    runpy.run_path(adapter, run_name="__main__")
+    changed_adapter.main(change)

@@ -9,10 +9,10 @@ images, so their losses differ only by the random numbers of dropout. In pytorch
 time, so this variable determines how the model is divided.
 """
 import os
-import runpy
 import signal
 import sys
 
+import changed_adapter
 import numpy as np
 
 
@@ -77,8 +77,4 @@ def interrupted(engine_class, at, number):
 
 
 if __name__ == "__main__":
-    adapter = os.path.abspath(sys.argv[1])
-    sys.path.insert(0, os.path.dirname(adapter))
-    change()
-    sys.argv = [adapter]
-    runpy.run_path(adapter, run_name="__main__")
+    changed_adapter.main(change)
