@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "tests/fakes/thread_communicator.h"
+#include "tests/unit/trainer/checkpoint/saved_run.h"
 #include "tests/unit/trainer/small_model.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/data/sampler.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/loop/train_step.h"
+#include "worker/trainer/models/dropout.h"
 #include "worker/trainer/strategies/data_parallel_strategy.h"
 
 namespace scalelab::trainer {
@@ -142,6 +144,84 @@ TEST(DataParallelism, AReplicaThatFailsIsReportedAndTheOthersCanGoOn) {
   EXPECT_THROW(strategy->Forward(*model, Images(0, 12)), TrainerError);
   replicas[1]->fails = false;
   EXPECT_EQ(strategy->Forward(*model, Images(0, 12)).logits.size(0), 12);
+}
+
+// A model with dropout.
+class DroppingModel : public SmallModel {
+ public:
+  at::Tensor forward(const at::Tensor& images) override {
+    between = ApplyDropout(at::conv2d(images, first).relu(), 0.5, is_training());
+    return at::conv2d(between, second).mean({2, 3}) + bias;
+  }
+};
+
+// Tests that replicas continue their random numbers after a checkpoint.
+class ReplicasWithDropout : public testing::Test {
+ protected:
+  static constexpr int kBefore = 3, kSteps = 6;
+
+  static std::shared_ptr<DroppingModel> MakeDropping() {
+    Images(0, 1);  // its first call seeds Torch's generator
+    at::manual_seed(5);
+    return std::make_shared<DroppingModel>();
+  }
+  static Batch Rows(const at::Tensor& samples) {
+    return {Images(0, 256).index_select(0, samples), samples.remainder(4)};
+  }
+
+  // Trains `model` from step `first` to step `last`. Continues from the state `from` if it is not null. Returns
+  // the state at the end.
+  Saved Train(int replicas, DroppingModel& model, int first, int last, const Saved* from = nullptr) {
+    SavedRank rank(Spec("native/data-parallel", replicas), model, solo_, Rows, from, MakeDropping);
+    rank.Train(first, last);
+    Saved saved;
+    rank.Save(saved, last);
+    return saved;
+  }
+  static const at::Tensor& GeneratorOf(int replica, const Saved& saved) {
+    return Find(saved.of_ranks[0], "strategy/random/cpu/" + std::to_string(replica));
+  }
+  static void ExpectEqual(const DroppingModel& found, const DroppingModel& expected) {
+    for (const auto& named : expected.named_parameters())
+      EXPECT_TRUE(found.named_parameters()[named.key()].equal(named.value())) << named.key();
+  }
+
+  SoloCommunicator solo_;
+};
+
+TEST_F(ReplicasWithDropout, ContinueBitForBit) {
+  for (const int replicas : {2, 3, 4}) {
+    const auto whole = MakeDropping(), again = MakeDropping(), begun = MakeDropping(),
+               resumed = MakeDropping();
+    const Saved end = Train(replicas, *whole, 0, kSteps);
+    Train(replicas, *again, 0, kSteps);
+    ExpectEqual(*again, *whole);
+    const Saved saved = Train(replicas, *begun, 0, kBefore);
+    const Saved end_of_resumed = Train(replicas, *resumed, kBefore, kSteps, &saved);
+    ExpectEqual(*resumed, *whole);
+    for (int replica = 1; replica < replicas; ++replica) {
+      EXPECT_FALSE(GeneratorOf(replica, saved).equal(GeneratorOf(replica, end))) << "it draws numbers";
+      EXPECT_TRUE(GeneratorOf(replica, end_of_resumed).equal(GeneratorOf(replica, end))) << replica;
+      EXPECT_FALSE(GeneratorOf(replica, end).equal(Find(end.of_ranks[0], "random/cpu"))) << "and its own";
+    }
+  }
+}
+
+TEST_F(ReplicasWithDropout, WithoutASavedGeneratorGetNewOnes) {
+  const auto begun = MakeDropping(), resumed = MakeDropping();
+  const Saved start = Train(2, *MakeDropping(), 0, 0);
+  Saved saved = Train(2, *begun, 0, kBefore);
+  // With more replicas, those of the checkpoint continue.
+  const Saved three = Train(3, *resumed, kBefore, kBefore, &saved);
+  EXPECT_TRUE(GeneratorOf(1, three).equal(GeneratorOf(1, saved)));
+  EXPECT_FALSE(GeneratorOf(2, three).equal(GeneratorOf(1, start)));
+  // A checkpoint of an earlier version has the state of replica 0 only.
+  EXPECT_EQ(std::erase_if(saved.of_ranks[0],
+                          [](const auto& named) { return named.first.starts_with("strategy/random/"); }),
+            1u);
+  const Saved old = Train(2, *resumed, kBefore, kBefore, &saved);
+  EXPECT_TRUE(GeneratorOf(1, old).equal(GeneratorOf(1, start)));
+  EXPECT_TRUE(Find(old.of_ranks[0], "random/cpu").equal(Find(saved.of_ranks[0], "random/cpu")));
 }
 
 TEST(DataParallelism, RefusesWhatItCannotDo) {

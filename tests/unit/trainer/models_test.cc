@@ -1,6 +1,7 @@
 // Tests the registry and AlexNet, VGG-16, MobileNetV2 and Inception V3.
 #include "catalog/models.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include "worker/trainer/checkpoint/parameters.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/loop/train_loop.h"
+#include "worker/trainer/models/dropout.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
@@ -59,6 +61,15 @@ TEST_P(SmallestImage, TrainsEveryParameterAndAnyLessIsRefused) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     EXPECT_GT(item.value().grad().norm().item<float>(), 0) << item.key();
   }
+  const at::Generator own = at::detail::createCPUGenerator(4), common = at::detail::getDefaultCPUGenerator();
+  const at::Tensor own_before = own.get_state(), common_before = common.get_state();
+  {
+    const at::NoGradGuard no_grad;
+    const DropoutScope scope(&own);
+    model->ForwardTraining(images);
+  }
+  EXPECT_FALSE(own.get_state().equal(own_before)) << "its dropout draws from the generator of the scope";
+  EXPECT_TRUE(common.get_state().equal(common_before));
   if (FindModel(name)->smallest_image == 1) return;
 
   EXPECT_THROW(model->ForwardTraining(at::randn({3, 3, side - 1, side - 1})), c10::Error)
@@ -101,6 +112,30 @@ TEST(Models, StartAsTorchvisionsDo) {
   ExpectDeviation(*vgg, "features.28.weight", std::sqrt(2.0 / (512 * 9)));
   ExpectDeviation(*vgg, "features.28.bias", 0);
   ExpectDeviation(*vgg, "classifier.3.weight", 0.01);
+}
+
+TEST(Dropout, OfAScopeIsLikeTorchsWithAnotherGenerator) {
+  at::manual_seed(2);
+  const at::Tensor x = at::randn({4, 100}), y = x.clone();
+  x.requires_grad_(true);
+  y.requires_grad_(true);
+  at::manual_seed(9);
+  const at::Tensor expected = at::dropout(x, 0.2, true);
+  expected.sum().backward();
+  const at::Generator nine = at::detail::createCPUGenerator(9);
+  {
+    const DropoutScope scope(&nine);
+    const at::Tensor found = ApplyDropout(y, 0.2, true);
+    found.sum().backward();
+    EXPECT_TRUE(found.equal(expected));
+    EXPECT_TRUE(y.grad().equal(x.grad()));
+    EXPECT_TRUE(ApplyDropout(y, 0.2, false).equal(y));
+    const DropoutScope none(nullptr);
+    at::manual_seed(9);
+    EXPECT_TRUE(ApplyDropout(y, 0.2, true).equal(expected));
+  }
+  at::manual_seed(9);
+  EXPECT_TRUE(ApplyDropout(y, 0.2, true).equal(expected)) << "outside of a scope";
 }
 
 TEST(SeedRank, GivesEachRankNumbersOfItsOwnAndTheSameAgain) {

@@ -1,5 +1,9 @@
 #include "worker/trainer/models/alexnet.h"
 
+#include <memory>
+
+#include "worker/trainer/models/dropout.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -21,9 +25,10 @@ AlexNet::AlexNet(int classes, const BatchNormOptions&) {
       Sequential(Convolution(3, 64, 11, 4, 2), Rectify(), Pool(), Convolution(64, 192, 5, 1, 2), Rectify(),
                  Pool(), Convolution(192, 384, 3, 1, 1), Rectify(), Convolution(384, 256, 3, 1, 1), Rectify(),
                  Convolution(256, 256, 3, 1, 1), Rectify(), Pool()));
-  classifier_ = register_module("classifier",
-                                Sequential(Dropout(0.5), Linear(256 * 6 * 6, 4096), Rectify(), Dropout(0.5),
-                                           Linear(4096, 4096), Rectify(), Linear(4096, classes)));
+  classifier_ =
+      register_module("classifier", Sequential(std::make_shared<DropoutLayer>(0.5), Linear(256 * 6 * 6, 4096),
+                                               Rectify(), std::make_shared<DropoutLayer>(0.5),
+                                               Linear(4096, 4096), Rectify(), Linear(4096, classes)));
 }
 
 at::Tensor AlexNet::forward(const at::Tensor& images) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "worker/trainer/models/convolution.h"
+#include "worker/trainer/models/dropout.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -165,7 +166,7 @@ InceptionV3::InceptionV3(int classes, const BatchNormOptions& batch_norm) {
 }
 
 at::Tensor InceptionV3::Classify(const at::Tensor& middle) {
-  return fc_(at::dropout(upper_->forward(middle).mean({2, 3}), kDropout, is_training()));
+  return fc_(ApplyDropout(upper_->forward(middle).mean({2, 3}), kDropout, is_training()));
 }
 
 at::Tensor InceptionV3::forward(const at::Tensor& images) { return Classify(lower_->forward(images)); }

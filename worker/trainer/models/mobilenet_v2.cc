@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "worker/trainer/models/dropout.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -74,7 +76,7 @@ MobileNetV2::MobileNetV2(int classes, const BatchNormOptions& batch_norm) {
   Linear linear(kLast, classes);
   init::normal_(linear->weight, 0, 0.01);
   init::zeros_(linear->bias);
-  classifier_ = register_module("classifier", Sequential(Dropout(0.2), linear));
+  classifier_ = register_module("classifier", Sequential(std::make_shared<DropoutLayer>(0.2), linear));
 }
 
 at::Tensor MobileNetV2::forward(const at::Tensor& images) {

@@ -1,5 +1,9 @@
 #include "worker/trainer/models/vgg.h"
 
+#include <memory>
+
+#include "worker/trainer/models/dropout.h"
+
 namespace scalelab::trainer {
 namespace {
 
@@ -39,9 +43,10 @@ Vgg16::Vgg16(int classes, const BatchNormOptions&) {
     channels = width;
   }
   register_module("features", features_);
-  classifier_ = register_module("classifier", Sequential(FullyConnected(512 * 7 * 7, 4096), Rectify(),
-                                                         Dropout(0.5), FullyConnected(4096, 4096), Rectify(),
-                                                         Dropout(0.5), FullyConnected(4096, classes)));
+  classifier_ = register_module(
+      "classifier", Sequential(FullyConnected(512 * 7 * 7, 4096), Rectify(),
+                               std::make_shared<DropoutLayer>(0.5), FullyConnected(4096, 4096), Rectify(),
+                               std::make_shared<DropoutLayer>(0.5), FullyConnected(4096, classes)));
 }
 
 at::Tensor Vgg16::forward(const at::Tensor& images) {

@@ -1,5 +1,6 @@
 #include "worker/trainer/strategies/data_parallel_strategy.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/StreamGuard.h>
@@ -10,12 +11,23 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "worker/trainer/models/dropout.h"
 #include "worker/trainer/models/model.h"
 
 namespace scalelab::trainer {
+namespace {
+
+// Returns the name of the state of a replica's generator in a checkpoint. The states of CPUs and of GPUs have
+// different formats.
+std::string NameOfGenerator(size_t replica, at::Device device) {
+  return std::string(device.is_cuda() ? "random/cuda/" : "random/cpu/") + std::to_string(replica);
+}
+
+}  // namespace
 
 // One thread for each replica. The threads exist from step to step, because each has its own team
 // of OpenMP threads.
@@ -133,16 +145,40 @@ void DataParallelStrategy::Replicate() {
   }
 }
 
-// Gives each GPU random numbers of its own. at::manual_seed has given all GPUs the same seed, so all replicas
-// would draw equal numbers for dropout. On a CPU the replicas share a generator.
+// Gives each replica random numbers of its own for dropout. Replica 0 draws from the default generator of its
+// device. On GPUs the other replicas do so too, but at::manual_seed has given all GPUs the same seed. On a CPU
+// there is only one default generator.
 void DataParallelStrategy::SeedReplicas() {
-  if (std::exchange(seeded_, true) || !options_.devices[0].is_cuda()) return;
+  if (!generators_.empty()) return;
   const uint64_t seed = at::globalContext().defaultGenerator(options_.devices[0]).current_seed();
   for (size_t i = 1; i < options_.devices.size(); ++i) {
-    at::Generator generator = at::globalContext().defaultGenerator(options_.devices[i]);
+    const at::Device device = options_.devices[i];
+    at::Generator generator =
+        device.is_cuda() ? at::globalContext().defaultGenerator(device) : at::detail::createCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     generator.set_current_seed(seed + i);
+    const std::string name = NameOfGenerator(i, device);
+    for (const auto& [saved, state] : saved_generators_) {
+      if (saved == name) generator.set_state(state);
+    }
+    generators_.push_back(generator);
   }
+  saved_generators_.clear();
+}
+
+NamedTensors DataParallelStrategy::State() {
+  SeedReplicas();
+  NamedTensors state;
+  for (size_t i = 1; i < options_.devices.size(); ++i) {
+    at::Generator& generator = generators_[i - 1];
+    const std::lock_guard lock(generator.mutex());
+    state.emplace_back(NameOfGenerator(i, options_.devices[i]), generator.get_state());
+  }
+  return state;
+}
+
+void DataParallelStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
+  saved_generators_ = of_ranks.at(0);
 }
 
 TrainingLogits DataParallelStrategy::Forward(Model&, const at::Tensor& images) {
@@ -153,6 +189,7 @@ TrainingLogits DataParallelStrategy::Forward(Model&, const at::Tensor& images) {
   threads_->Run(parts.size(), [&](size_t i) {
     const at::Device device = options_.devices[i];
     const PrecisionScope scope(options_.precision, device.type());
+    const DropoutScope dropout(i > 0 ? &generators_[i - 1] : nullptr);
     outputs_[i] = models_[i]->ForwardTraining(parts[i].to(device, /*non_blocking=*/true));
   });
   const auto gather = [&](at::Tensor TrainingLogits::*logits) {

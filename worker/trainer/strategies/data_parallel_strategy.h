@@ -24,9 +24,8 @@ struct DataParallelOptions {
 // samples, some replicas may be idle.
 //
 // Batch normalisation uses the statistics of each replica's own samples. Only the statistics of replica 0
-// enter the running statistics. On a CPU all replicas share the memory of the parameters, and the order in
-// which the threads draw random numbers (for dropout) is not fixed. On GPUs each replica has numbers of its
-// own.
+// enter the running statistics. On a CPU all replicas share the memory of the parameters. Each replica draws
+// random numbers of its own for dropout, and State contains the state of their generators.
 class DataParallelStrategy : public Strategy {
  public:
   // `replicas` are further models of the same kind, one for each device but the first; their parameters are overwritten.
@@ -43,10 +42,16 @@ class DataParallelStrategy : public Strategy {
     return "engine native/data-parallel has several threads; use native/ddp";
   }
   Stored stored() const override { return Stored::kOnce; }
+  NamedTensors State() override;
+  // A replica without a state in the checkpoint gets a new generator. It has none if an earlier version wrote
+  // the checkpoint, or if the checkpoint was written with fewer replicas.
+  void LoadState(const std::vector<NamedTensors>& of_ranks) override;
 
  private:
   class Threads;
 
+  // Makes generators_ if they do not exist. Called before their first use and not earlier, because their seeds
+  // follow that of replica 0, which the training loop sets after LoadState.
   void SeedReplicas();
   // Copies the parameters and buffers of replica 0 to the other replicas.
   void Replicate();
@@ -60,7 +65,8 @@ class DataParallelStrategy : public Strategy {
   std::vector<std::vector<at::Tensor>> parameters_;  // by replica
   std::vector<TrainingLogits> outputs_;              // last outputs of the replicas that have samples
   TrainingLogits gathered_;                          // leaves of the autograd graph of the loss
-  bool seeded_ = false;                              // SeedReplicas has been called
+  std::vector<at::Generator> generators_;            // of all replicas except the first; see SeedReplicas
+  NamedTensors saved_generators_;                    // their states in the checkpoint, until SeedReplicas
   std::unique_ptr<Threads> threads_;                 // the last member, because it uses all others
 };
 

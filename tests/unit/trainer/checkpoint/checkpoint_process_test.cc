@@ -322,6 +322,18 @@ INSTANTIATE_TEST_SUITE_P(
                         {{"engine", "native/parameter-server"}, {"server_ranks", 1}, {"global_batch", 12}}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+TEST_F(Checkpoints, OfReplicasWithDropoutEndWithTheSameParametersAndLossesBitForBit) {
+  const json spec = WithCheckpoints(
+      1, {{"engine", "native/data-parallel"}, {"cpus_per_rank", 2}, {"model", "mobilenet_v2"}});
+  const Result whole = Run({spec});
+  ASSERT_EQ(whole.status, 0);
+  RunUntil(spec, 1, 7, [](pid_t rank) { kill(rank, SIGKILL); });
+  Collect(1);
+  const Result last = Run({spec});
+  Collect(1);
+  ExpectLike(whole, last);
+}
+
 class ContinuedEngine : public InterruptedEngine {};
 
 // With local SGD and compressed gradients, each rank's steps depend on its own samples.

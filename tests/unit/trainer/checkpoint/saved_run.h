@@ -47,13 +47,13 @@ class SavedRank {
 
   // Continues from `saved`, if there is one.
   SavedRank(const TrainingSpec& spec, Model& model, Communicator& communicator, BatchOf batch_of,
-            const Saved* saved = nullptr)
-      : global_batch_(spec.global_batch),
+            const Saved* saved = nullptr, const MakeReplica& make_replica = {})
+      : spec_(spec),
         communicator_(communicator),
         batch_of_(std::move(batch_of)),
-        strategy_(MakePrepared(spec, model, communicator, saved)),
-        step_(spec, Precision::kFp32, at::kCPU, model, *strategy_, communicator),
-        meter_(0, global_batch_),
+        strategy_(MakePrepared(spec_, model, communicator, saved, make_replica)),
+        step_(spec_, Precision::kFp32, at::kCPU, model, *strategy_, communicator),
+        meter_(0, spec_.global_batch),
         state_(at::kCPU, model, step_, *strategy_, meter_, communicator) {
     if (saved == nullptr) return;
     EpochSums epoch;
@@ -63,10 +63,10 @@ class SavedRank {
 
   void Train(int first, int last) {
     const auto [place, count] = strategy_->SliceOf(communicator_.rank(), communicator_.size());
-    const int64_t slice = place < 0 ? 0 : global_batch_ / count;
+    const int64_t slice = place < 0 ? 0 : spec_.global_batch / count;
     for (int step = first; step < last; ++step) {
-      const at::Tensor samples = at::arange(slice, at::kLong) + (step * global_batch_ + slice * place);
-      StepRecord record{.global_samples = global_batch_, .marks = StepMarks(at::kCPU)};
+      const at::Tensor samples = at::arange(slice, at::kLong) + (step * spec_.global_batch + slice * place);
+      StepRecord record{.global_samples = spec_.global_batch, .marks = StepMarks(at::kCPU)};
       step_.Run(batch_of_(samples), 0.05, record);
     }
   }
@@ -86,13 +86,14 @@ class SavedRank {
 
  private:
   static std::unique_ptr<Strategy> MakePrepared(const TrainingSpec& spec, Model& model,
-                                                Communicator& communicator, const Saved* saved) {
-    auto strategy = MakeStrategy(spec, model, communicator);
+                                                Communicator& communicator, const Saved* saved,
+                                                const MakeReplica& make_replica) {
+    auto strategy = MakeStrategy(spec, model, communicator, make_replica);
     if (saved != nullptr) RunState::Prepare(saved->ReadBy(communicator), *strategy, communicator);
     return strategy;
   }
 
-  const int64_t global_batch_;
+  const TrainingSpec spec_;  // step_ refers to it
   Communicator& communicator_;
   const BatchOf batch_of_;
   const std::unique_ptr<Strategy> strategy_;
