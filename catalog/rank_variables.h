@@ -1,6 +1,8 @@
 // The environment variables that scalelab sets for a rank (docs/users/write-a-training-script.md).
 #pragma once
 
+#include <vector>
+
 #include "absl/strings/string_view.h"
 
 namespace scalelab {
@@ -18,5 +20,15 @@ inline constexpr char kHugePages[] = "glibc.malloc.hugetlb=1";
 bool IsRankVariable(absl::string_view name);
 // Returns whether scalelab sets the variable for every rank, so that `env` of a study must not.
 bool IsReservedVariable(absl::string_view name);
+
+// A variable that only some engines set themselves, so that `env` of a study with one of them must not.
+struct EngineVariable {
+  absl::string_view key;                   // of a study: "env.TF_CONFIG"
+  std::vector<absl::string_view> engines;  // that set it, or that ignore it because of what they set
+  absl::string_view instead;               // what a study does instead: "set ranks"
+  absl::string_view launcher;              // the only launcher with which they set it; empty: all
+};
+// Returns the table of these variables.
+const std::vector<EngineVariable>& EngineVariables();
 
 }  // namespace scalelab

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "catalog/command_template.h"
 #include "catalog/datasets.h"
 #include "catalog/device.h"
@@ -95,26 +97,43 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
   const auto add = [&](absl::string_view key, std::string description) {
     out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
   };
-  if (!RunsOwnProgram(run.engine())) {
-    const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
-    if (run.device() == "cuda" && run.gpus_per_rank() == 0)
-      add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
-    for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
-      const bool of_grid = FindGridKey(misfit.key).parameter != nullptr;
-      if (of_grid)
-        add(misfit.key, std::move(misfit.sentence));
-      else
-        out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
-    }
-    if (cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
-      add("precision", absl::StrCat("precision ", run.precision(),
-                                    " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
-    }
+  const bool own_program = RunsOwnProgram(run.engine());
+  const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
+  if (!own_program && run.device() == "cuda" && run.gpus_per_rank() == 0)
+    add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
+  for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
+    const bool of_grid = FindGridKey(misfit.key).parameter != nullptr;
+    absl::StrAppend(&misfit.sentence, HowToSplit(misfit.key));
+    if (of_grid)
+      add(misfit.key, std::move(misfit.sentence));
+    else
+      out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
+  }
+  if (!own_program && cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
+    add("precision", absl::StrCat("precision ", run.precision(),
+                                  " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
   }
   if (out.empty() && runs_here_) {
     if (std::optional<FieldViolation> why = runs_here_(run)) out.push_back(*std::move(why));
   }
   return out;
+}
+
+// Returns the end of a sentence about the variable `key`, which the engine of a cell ignores: it proposes a
+// separate study for the engines of this study that use the variable. Returns "" if there are none.
+std::string CellChecker::HowToSplit(absl::string_view key) const {
+  size_t factor = 0;
+  const GridAxis* engines = grid_.FindAxis("engine", &factor);
+  if (engines == nullptr) return "";
+  std::vector<absl::string_view> users;
+  for (const google::protobuf::Value& name : *engines->values) {
+    const Engine* engine = FindEngine(name.string_value());
+    if (engine != nullptr && UsesThreadVariable(*engine, key)) users.push_back(engine->name);
+  }
+  if (users.empty()) return "";
+  return absl::StrCat("; or submit ", absl::StrJoin(users, " and "),
+                      users.size() == 1 ? ", which uses " : ", which use ", absl::StripPrefix(key, "env."),
+                      ", in a separate study");
 }
 
 // Returns whether the cell runs a custom program with the default batch, and its command does not contain the

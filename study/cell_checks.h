@@ -30,6 +30,7 @@ class CellChecker {
   void Add(std::string field, std::string description);
   std::vector<FieldViolation> WhyUnusable(const scalelab::v1::RunSpec& run,
                                           const std::vector<int>& index) const;
+  std::string HowToSplit(absl::string_view key) const;
   bool IgnoresBatch(const scalelab::v1::RunSpec& run, const std::vector<int>& index) const;
   void CheckBatch(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckNeeds(const scalelab::v1::RunSpec& run, const std::vector<int>& index);

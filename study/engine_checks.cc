@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "catalog/device.h"
+#include "catalog/rank_variables.h"
 #include "study/values.h"
 
 namespace scalelab {
@@ -100,6 +101,21 @@ void CheckThreads(const Engine& engine, const v1::RunSpec& run, std::vector<Engi
   }
 }
 
+// Appends an error for each variable that the engine, or its launcher, sets itself.
+void CheckOwnVariables(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
+  if (run.env().fields().empty()) return;
+  for (const EngineVariable& variable : EngineVariables()) {
+    const std::string name(absl::StripPrefix(variable.key, "env."));
+    if (!run.env().fields().contains(name) || !Takes(variable.engines, engine.name)) continue;
+    if (!variable.launcher.empty() && run.launcher() != variable.launcher) continue;
+    const std::string launcher =
+        variable.launcher.empty() ? "" : absl::StrCat(" with launcher ", variable.launcher);
+    misfits->push_back(
+        {variable.key, absl::StrCat("engine ", engine.name, launcher, " sets ", name, " itself; ",
+                                    variable.instead, ", and remove ", name, " from env")});
+  }
+}
+
 // Returns the values of the run that a native engine does not support.
 std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec& run, bool cpu) {
   std::vector<EngineMisfit> misfits;
@@ -140,16 +156,28 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
   }
   CheckCompression(engine, run, &misfits);
   CheckRoles(engine, run, cpu, &misfits);
+  CheckOwnVariables(engine, run, &misfits);
   CheckThreads(engine, run, &misfits);
   return misfits;
 }
 
 }  // namespace
 
+bool UsesThreadVariable(const Engine& engine, absl::string_view key) {
+  if (std::ranges::find(kThreadVariables, key) == std::end(kThreadVariables)) return false;
+  if (engine.program == Engine::Program::kCommand) return true;
+  // Engines without TensorFlow do not use its variables, although they do not set them.
+  return !absl::StartsWith(key, "env.TF_") && !SetsThreads(engine, key);
+}
+
 std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resources& resources) {
   std::vector<EngineMisfit> misfits;
   const Engine* engine = FindEngine(run.engine());
-  if (engine == nullptr || engine->program == Engine::Program::kCommand) return misfits;
+  if (engine == nullptr) return misfits;
+  if (engine->program == Engine::Program::kCommand) {
+    CheckOwnVariables(*engine, run, &misfits);
+    return misfits;
+  }
   const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
   if (engine->program == Engine::Program::kTrainer) return TrainerMisfits(*engine, run, cpu);
   const std::string who = absl::StrCat("engine ", engine->name);
@@ -179,6 +207,7 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
   check("model", "does not have", engine->models, run.model());
   check("batch_norm", "cannot run", engine->batch_norms, run.batch_norm());
   CheckCompression(*engine, run, &misfits);
+  CheckOwnVariables(*engine, run, &misfits);
   CheckThreads(*engine, run, &misfits);
   // The adapters refuse these settings too (worker/adapters/scalelab/training.py).
   for (const RunParameter& parameter : RunParameters()) {

@@ -17,9 +17,12 @@ struct EngineMisfit {
 };
 
 // Checks device, backend, precision, model, batch normalisation, ranks per node, settings that only some
-// engines have, and variables that have no effect in the engine. Returns nothing for custom, and for a cell
-// that can run.
+// engines have, and variables that have no effect in the engine. For custom, checks only variables. Returns
+// nothing for a cell that can run.
 std::vector<EngineMisfit> EngineMisfits(const scalelab::v1::RunSpec& run,
                                         const scalelab::v1::Resources& resources);
+
+// Returns whether `key` is a variable with a number of threads ("env.OMP_NUM_THREADS") that the engine uses.
+bool UsesThreadVariable(const Engine& engine, absl::string_view key);
 
 }  // namespace scalelab

@@ -13,6 +13,9 @@ namespace {
 
 using Desired = v1::SynchronizeResponse::DesiredAttempt;
 
+// The variable of Open MPI with the way in which ranks of a node copy large messages.
+constexpr char kSingleCopy[] = "OMPI_MCA_btl_vader_single_copy_mechanism";
+
 absl::string_view NameOf(absl::string_view entry) { return entry.substr(0, entry.find('=')); }
 
 void Set(std::vector<std::string>* environment, absl::string_view name, absl::string_view value) {
@@ -90,7 +93,8 @@ Command Mpirun(const Desired& attempt, const RankProgram& program, std::vector<s
   // Set a variable instead of passing an option, because an option would override the variable that
   // the study sets.
   if (!Contains(environment, "OMPI_MCA_btl")) argv.insert(argv.end(), {"--mca", "btl", "self,vader"});
-  if (!host.single_copy) argv.insert(argv.end(), {"--mca", "btl_vader_single_copy_mechanism", "none"});
+  if (!host.single_copy && !Contains(environment, kSingleCopy))
+    argv.insert(argv.end(), {"--mca", "btl_vader_single_copy_mechanism", "none"});
   argv.push_back(host.rank_program);
   argv.insert(argv.end(), program.argv.begin(), program.argv.end());
   return {std::move(argv), std::move(environment), attempt.directory(), attempt.directory() + "/launcher.out",
@@ -138,12 +142,13 @@ Command Srun(const Desired& attempt, const RankProgram& program, std::vector<std
     for (int i = 0; i < processes; ++i) absl::StrAppend(hosts, attempt.nodes(place), "\n");
   }
   Set(&environment, "SLURM_HOSTFILE", attempt.directory() + "/hosts");
-  if (!host.single_copy) Set(&environment, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  if (!host.single_copy && !Contains(environment, kSingleCopy)) Set(&environment, kSingleCopy, "none");
   // MPI_Init ends with a barrier ("fence") that Slurm's PMIx plugin executes, by default along a tree of the nodes. Where
   // slurm.conf sets TreeWidth to 65533, which Slurm recommends for clusters with cloud nodes, the plugin of Slurm 22.05
   // computes a tree of one node, and the fence waits for no other node. A rank then receives a message while it is
   // still in MPI_Init, and crashes. The ring algorithm does not depend on TreeWidth.
-  if (program.rendezvous == Rendezvous::kMpi) Set(&environment, "SLURM_PMIX_FENCE", "ring");
+  if (program.rendezvous == Rendezvous::kMpi && !Contains(environment, "SLURM_PMIX_FENCE"))
+    Set(&environment, "SLURM_PMIX_FENCE", "ring");
   std::vector<std::string> argv{
       host.srun, "--overlap", absl::StrCat("--nodes=", attempt.nodes_size()),
       absl::StrCat("--ntasks=", torchrun ? attempt.nodes_size() : ProcessCount(attempt, program)),

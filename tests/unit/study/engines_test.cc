@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "catalog/rank_variables.h"
 #include "catalog/run_parameters.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -146,6 +147,55 @@ TEST(StudyEngines, CoresAndNotVariablesSetTheNumberOfThreads) {
   EXPECT_TRUE(ExpandStudy(Spec(R"({"study": "s", "fixed": {"engine": "custom", "ranks": 1, "command": ["./a"],
                            "env.OMP_NUM_THREADS": "2"}})"))
                   .ok());
+}
+
+TEST(StudyEngines, AVariableThatOnlySomeEnginesUseNeedsAStudyOfTheirs) {
+  EXPECT_THAT(
+      Wrong(Small(
+          R"("matrix": [{"key": "engine", "values": ["native/ddp", "mxnet/kvstore", "horovod/mxnet"]}])",
+          R"("ranks": 1, "env.OMP_NUM_THREADS": "2")")),
+      Only("fixed.env.OMP_NUM_THREADS",
+           "engine native/ddp ignores OMP_NUM_THREADS, because cpus_per_rank is the number of threads of a "
+           "rank; set cpus_per_rank, which may be an axis, and remove OMP_NUM_THREADS from env; or submit "
+           "mxnet/kvstore and horovod/mxnet, which use OMP_NUM_THREADS, in a separate study"));
+}
+
+TEST(StudyEngines, VariablesThatAnEngineSetsItselfAreRefused) {
+  for (const EngineVariable& variable : EngineVariables()) {
+    ASSERT_FALSE(variable.engines.empty()) << variable.key;
+    for (const absl::string_view name : variable.engines) {
+      const Engine* engine = FindEngine(name);
+      ASSERT_NE(engine, nullptr) << name;
+      const std::string setting = absl::StrCat(", \"", variable.key, "\": \"1\"");
+      const std::string launcher =
+          variable.launcher.empty() ? "" : absl::StrCat(R"(, "launcher": ")", variable.launcher, "\"");
+      const std::string needed = name == "custom"             ? R"(, "command": ["./a"])"
+                                 : name == "pytorch/pipeline" ? R"(, "accumulation_steps": 2)"
+                                                              : "";
+      const std::string gpus =
+          engine->gpus == Engine::Gpus::kRequired ? R"("resources": {"gpus_per_rank": 1})" : "";
+      const std::vector<FieldViolation> wrong =
+          Wrong(On(std::string(name), absl::StrCat(setting, launcher, needed), gpus));
+      ASSERT_THAT(wrong, SizeIs(1)) << name << " " << variable.key;
+      EXPECT_EQ(wrong[0].field, absl::StrCat("fixed.", variable.key));
+      EXPECT_THAT(wrong[0].description, HasSubstr(absl::StrCat("engine ", name)));
+    }
+  }
+  EXPECT_THAT(Wrong(On("keras/jax", R"(, "env.KERAS_BACKEND": "torch")")),
+              Only("fixed.env.KERAS_BACKEND",
+                   "engine keras/jax sets KERAS_BACKEND itself; choose engine keras/tensorflow, keras/jax or "
+                   "keras/pytorch, and remove KERAS_BACKEND from env"));
+  EXPECT_THAT(
+      Wrong(On("custom", R"(, "command": ["./a"], "launcher": "torchrun")",
+               R"("matrix": [{"key": "env.PET_MAX_RESTARTS", "values": ["1", "2"]}])")),
+      Contains(FieldViolation{"matrix.env.PET_MAX_RESTARTS[1]",
+                              "engine custom with launcher torchrun sets PET_MAX_RESTARTS itself; set "
+                              "retry.max, and remove PET_MAX_RESTARTS from env"}));
+  // Other engines keep the value of the study.
+  EXPECT_TRUE(ExpandStudy(On("pytorch/ddp", R"(, "env.TF_CONFIG": "{}")")).ok());
+  EXPECT_TRUE(ExpandStudy(On("custom", R"(, "env.TF_CONFIG": "{}", "command": ["./a"])")).ok());
+  EXPECT_TRUE(
+      ExpandStudy(On("custom", R"(, "env.PET_NNODES": "1", "launcher": "plain", "command": ["./a"])")).ok());
 }
 
 TEST(StudyEngines, ModelsAreDividedIntoStagesThatDivideTheRanks) {

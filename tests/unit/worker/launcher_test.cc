@@ -232,6 +232,29 @@ TEST(PlanLaunch, LeavesTheTransportOfOpenMpiToTheStudy) {
   EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_btl=self,tcp"));
 }
 
+TEST(PlanLaunch, LeavesCopiesAndFencesOfMpiToTheStudy) {
+  LaunchHost host = Host();
+  host.single_copy = false;
+  auto attempt = Desired(2);
+  auto& env = *attempt.mutable_spec()->mutable_env()->mutable_fields();
+  env["OMPI_MCA_btl_vader_single_copy_mechanism"].set_string_value("emulated");
+  env["SLURM_PMIX_FENCE"].set_string_value("tree");
+  const auto local = PlanLaunch(attempt, kTrainer, host);
+  ASSERT_TRUE(local.ok());
+  EXPECT_THAT(Line(local->commands[0]), Not(HasSubstr("single_copy")))
+      << "an option would override the variable";
+  host.launcher = Launcher::kSrun;
+  const auto slurm = PlanLaunch(attempt, kTrainer, host);
+  ASSERT_TRUE(slurm.ok());
+  for (const auto& plan : {local, slurm}) {
+    EXPECT_THAT(plan->commands[0].environment, Contains("OMPI_MCA_btl_vader_single_copy_mechanism=emulated"));
+    EXPECT_THAT(plan->commands[0].environment,
+                Not(Contains("OMPI_MCA_btl_vader_single_copy_mechanism=none")));
+  }
+  EXPECT_THAT(slurm->commands[0].environment, Contains("SLURM_PMIX_FENCE=tree"));
+  EXPECT_THAT(slurm->commands[0].environment, Not(Contains("SLURM_PMIX_FENCE=ring")));
+}
+
 TEST(PlanLaunch, StartsRanksWithTheTorchrunOfTheirPython) {
   const auto plan = PlanLaunch(Desired(2), Custom("torchrun"), Host());
   ASSERT_TRUE(plan.ok());
