@@ -29,7 +29,7 @@ constexpr char kFooter[] =
     "Global options (-o, --server, --token-file, --timeout, -q, --no-color: see `scalelab --help`) are "
     "accepted anywhere.\n"
     "Exit codes: 0 ok, 1 failure, 2 usage or invalid file, 4 not allowed, 5 some runs did not succeed,\n"
-    "6 no server answers, 8 timeout, 130 interrupted.";
+    "6 no server answers, 8 timeout, 130 interrupted (Ctrl-C), 143 ended by SIGTERM.";
 
 // Parses "60s", "1m30s", "500ms" or a number of seconds. Returns false unless the result is positive.
 bool ParseSpan(const std::string& text, absl::Duration* span) {

@@ -73,13 +73,18 @@ absl::Status PrintNew(ReadRunLogRequest request, Followed& output, LastLines* la
   const auto context = server.MakeContext(deadline);
   const auto reader = server.runs().ReadRunLog(context.get(), request);
   ReadRunLogResponse piece;
-  while (reader->Read(&piece)) {
+  while (session.io().out.good() && reader->Read(&piece)) {
     output.shown += static_cast<int64_t>(piece.data().size());
     if (last != nullptr) {
       last->Add(piece.data());
     } else {
       session.io().out << piece.data();
     }
+  }
+  if (absl::Status written = CheckWritten(session.io().out); !written.ok()) {
+    context->TryCancel();
+    (void)reader->Finish();
+    return written;
   }
   const grpc::Status status = reader->Finish();
   if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) return server.Explain(status);
@@ -167,7 +172,7 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
   ReadRunLogResponse piece;
   LastLines last(static_cast<size_t>(options.tail));
   bool empty = true;
-  while (reader->Read(&piece)) {
+  while (session.io().out.good() && reader->Read(&piece)) {
     empty = empty && piece.data().empty();
     if (options.tail > 0) {
       last.Add(piece.data());
@@ -176,8 +181,11 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
     }
   }
   session.io().out << last.Take();
-  if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
-  if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
+  const absl::Status written = Flush(session.io().out);
+  if (!written.ok()) context->TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!written.ok()) return written;
+  if (!status.ok()) return (*server)->Explain(status);
   if (!empty) return ExitCode::kOk;
   scalelab::v1::GetRunRequest get;
   get.set_name(*name);

@@ -49,16 +49,18 @@ struct SeriesSummary {
 // anything is printed.
 class PointStream {
  public:
-  explicit PointStream(grpc::ClientReader<ReadPointsResponse>& reader)
-      : reader_(reader), more_(reader.Read(&part_)) {}
+  PointStream(grpc::ClientReader<ReadPointsResponse>& reader, const std::ostream& out)
+      : reader_(reader), out_(out), more_(reader.Read(&part_)) {}
   bool empty() const { return !more_; }
+  // Stops when a write to `out` has failed.
   template <class Visit>
   void Each(const Visit& visit) {
-    for (; more_; more_ = reader_.Read(&part_)) visit(part_);
+    for (; more_ && out_.good(); more_ = reader_.Read(&part_)) visit(part_);
   }
 
  private:
   grpc::ClientReader<ReadPointsResponse>& reader_;
+  const std::ostream& out_;
   ReadPointsResponse part_;
   bool more_;
 };
@@ -140,7 +142,7 @@ absl::StatusOr<ExitCode> ExecuteRunMetrics(const RunMetricsOptions& options, Ses
   const auto context =
       (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
   const auto reader = (*server)->results().ReadPoints(context.get(), request);
-  PointStream stream(*reader);
+  PointStream stream(*reader, session.io().out);
   const bool finished = stream.empty();
   if (finished) {
     if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
@@ -153,8 +155,10 @@ absl::StatusOr<ExitCode> ExecuteRunMetrics(const RunMetricsOptions& options, Ses
     const ReadPointsResponse unused;  // JSON is handled above
     printed = session.Print({unused, {session.tables() ? rows.Summaries() : rows.Points()}});
   }
+  if (!printed.ok()) context->TryCancel();
   if (!finished) {
-    if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+    const grpc::Status status = reader->Finish();
+    if (printed.ok() && !status.ok()) return (*server)->Explain(status);
   }
   if (!printed.ok()) return printed;
   return ExitCode::kOk;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "client/output/file.h"
+#include "client/output/printer.h"
 #include "client/output/text.h"
 #include "nlohmann/json.hpp"
 
@@ -23,7 +24,8 @@ namespace scalelab::client {
 namespace {
 
 absl::Status CannotWrite(const std::string& path, absl::string_view why) {
-  return absl::UnknownError(absl::StrCat("cannot write ", path, ": ", why));
+  return absl::UnknownError(absl::StrCat("cannot write ", path, ": ", why,
+                                         "; check its directory, your permissions and the free space"));
 }
 
 void AppendCsv(const DataCell& cell, std::string& line) {
@@ -54,12 +56,13 @@ class JsonLines {
     for (const std::string& column : columns) names_.push_back(absl::StrCat(JsonText(column), ":"));
   }
 
-  void Write(const std::vector<DataCell>& row) {
+  absl::Status Write(const std::vector<DataCell>& row) {
     line_ = first_ ? "[\n{" : ",\n{";
     first_ = false;
     for (size_t i = 0; i < row.size(); ++i)
       absl::StrAppend(&line_, i == 0 ? "" : ",", names_[i], TextOf(i, row[i]));
     out_ << line_ << "}";
+    return CheckWritten(out_);
   }
   void End() { out_ << (first_ ? "[]\n" : "\n]\n"); }
 
@@ -98,9 +101,10 @@ std::vector<std::string> UniqueNames(const std::vector<std::string>& names) {
 // A connection for one new database.
 class NewDatabase {
  public:
-  explicit NewDatabase(std::string path) : path_(std::move(path)) {
-    std::remove(path_.c_str());
-    if (sqlite3_open(path_.c_str(), &handle_) != SQLITE_OK) status_ = Error();
+  // Errors name the file `final_path`.
+  NewDatabase(const std::string& path, std::string final_path) : final_path_(std::move(final_path)) {
+    std::remove(path.c_str());
+    if (sqlite3_open(path.c_str(), &handle_) != SQLITE_OK) status_ = Error();
     // SQLite needs no journal here, because the file gets its final name only when it is complete.
     if (status_.ok()) status_ = Run("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN");
   }
@@ -149,9 +153,9 @@ class NewDatabase {
     return sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
                                                                                       : Error();
   }
-  absl::Status Error() const { return CannotWrite(path_, sqlite3_errmsg(handle_)); }
+  absl::Status Error() const { return CannotWrite(final_path_, sqlite3_errmsg(handle_)); }
 
-  const std::string path_;
+  const std::string final_path_;
   sqlite3* handle_ = nullptr;
   absl::Status status_;  // result of opening the database
 };
@@ -168,9 +172,10 @@ absl::Status WriteCsv(const DataTable& table, std::ostream& out) {
     }
     line.push_back('\n');
     out << line;
-    return absl::OkStatus();
+    return CheckWritten(out);
   };
-  (void)write(std::vector<DataCell>(table.columns.begin(), table.columns.end()));
+  const std::vector<DataCell> header(table.columns.begin(), table.columns.end());
+  if (absl::Status status = write(header); !status.ok()) return status;
   return table.rows(write);
 }
 
@@ -181,10 +186,8 @@ absl::Status WriteCsv(const DataTable& table, const std::string& path) {
 absl::Status WriteJson(const DataTable& table, const std::string& path) {
   return ReplaceFile(path, [&table](std::ofstream& file) {
     JsonLines lines(table.columns, file);
-    const absl::Status status = table.rows([&lines](const std::vector<DataCell>& row) {
-      lines.Write(row);
-      return absl::OkStatus();
-    });
+    const absl::Status status =
+        table.rows([&lines](const std::vector<DataCell>& row) { return lines.Write(row); });
     lines.End();
     return status;
   });
@@ -194,7 +197,7 @@ absl::Status WriteSqlite(const std::vector<DataTable>& tables, const std::string
   const std::string part = path + ".part";
   absl::Status status;
   {
-    NewDatabase database(part);
+    NewDatabase database(part, path);
     for (const DataTable& table : tables) {
       if (status.ok()) status = database.Add(table);
     }

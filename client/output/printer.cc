@@ -20,10 +20,14 @@ std::unique_ptr<Printer> MakePrinter(OutputFormat format, std::ostream& out, con
   return std::make_unique<TablePrinter>(out, terminal, false);
 }
 
-absl::Status Flush(std::ostream& out) {
-  out.flush();
+absl::Status CheckWritten(const std::ostream& out) {
   if (out.good()) return absl::OkStatus();
   return absl::UnknownError("cannot write the output: is the disk full, or was the pipe closed?");
+}
+
+absl::Status Flush(std::ostream& out) {
+  out.flush();
+  return CheckWritten(out);
 }
 
 }  // namespace scalelab::client

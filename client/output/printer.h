@@ -77,5 +77,7 @@ std::unique_ptr<Printer> MakePrinter(OutputFormat format, std::ostream& out, con
 
 // For implementations: flushes `out` and returns an error unless everything was written.
 absl::Status Flush(std::ostream& out);
+// Returns the error of Flush if a write to `out` has failed. Does not flush.
+absl::Status CheckWritten(const std::ostream& out);
 
 }  // namespace scalelab::client

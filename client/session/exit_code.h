@@ -8,12 +8,13 @@ namespace scalelab::client {
 enum class ExitCode : int {
   kOk = 0,
   kFailure = 1,
-  kUsage = 2,         // invalid command line or study file
-  kNotAllowed = 4,    // the server rejects the caller's credentials or permissions
-  kRunsFailed = 5,    // "wait" or "watch" ended with failed or cancelled runs
-  kUnreachable = 6,   // no server answers
-  kTimeout = 8,       // --timeout expired
-  kInterrupted = 130  // SIGINT or SIGTERM
+  kUsage = 2,          // invalid command line or study file
+  kNotAllowed = 4,     // the server rejects the caller's credentials or permissions
+  kRunsFailed = 5,     // "wait" or "watch" ended with failed or cancelled runs
+  kUnreachable = 6,    // no server answers
+  kTimeout = 8,        // --timeout expired
+  kInterrupted = 130,  // SIGINT
+  kTerminated = 143    // SIGTERM
 };
 
 ExitCode ExitCodeOf(const absl::Status& status);

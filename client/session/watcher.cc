@@ -14,6 +14,7 @@
 #include "client/output/text.h"
 #include "client/session/interrupt.h"
 #include "client/session/progress.h"
+#include "google/protobuf/util/field_comparator.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "proto/status.h"
 
@@ -26,6 +27,11 @@ using scalelab::v1::Study;
 using scalelab::v1::WatchStudyRequest;
 using scalelab::v1::WatchStudyResponse;
 
+// The pauses before a stream is opened again.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50), kLastPause = absl::Seconds(5);
+// A stream that was open for this time counts as news.
+constexpr absl::Duration kSteady = absl::Seconds(10);
+
 std::string CsvRow(const Study& study) {
   const RunCounts& c = study.counts();
   return absl::StrCat(study.name(), ",", EnumText(Study::State_Name(study.state())), ",", c.queued(), ",",
@@ -35,6 +41,20 @@ std::string CsvRow(const Study& study) {
 // A paused study does not continue by itself.
 bool IsOver(const WatchStudyResponse& look) {
   return IsFinal(look.study()) || (!look.study().pause_reason().empty() && look.running_size() == 0);
+}
+
+// Returns whether the messages have the same content. Ignores the specification, which only the first message
+// of a stream has, and the reason for waiting, whose text may contain times.
+bool IsRepeated(WatchStudyResponse before, WatchStudyResponse look) {
+  for (WatchStudyResponse* message : {&before, &look}) {
+    message->clear_waiting_reason();
+    message->mutable_study()->clear_spec();
+  }
+  google::protobuf::util::DefaultFieldComparator comparator;
+  comparator.set_treat_nan_as_equal(true);  // a loss may be NaN
+  MessageDifferencer differencer;
+  differencer.set_field_comparator(&comparator);
+  return differencer.Compare(before, look);
 }
 
 // Reads the batch of cells from the server, once for each cell.
@@ -73,34 +93,54 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   WatchStudyRequest request;
   request.set_name(name);
   std::optional<WatchStudyResponse> last;
-  std::optional<absl::Time> lost;  // when the connection was lost; empty while messages arrive
-  for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
+  std::optional<absl::Time> lost;  // when the first of the streams without news ended
+  int ended = 0;                   // streams without news that the server has ended
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    const absl::Time opened = absl::Now();
+    const std::optional<WatchStudyResponse> before = last;
     const auto context = connection.MakeContext(deadline);
     const auto reader = connection.studies().WatchStudy(context.get(), request);
     WatchStudyResponse look;
+    bool answered = false;
     while (reader->Read(&look)) {
       last = look;
-      lost.reset();
-      pause = absl::Milliseconds(50);
+      answered = true;
       request.set_name(look.study().name());  // "last" may mean another study when we reconnect
       on_look(look);
       if (IsOver(look)) context->TryCancel();  // the server does not end the stream of a paused study
     }
     const grpc::Status status = reader->Finish();
     if (last && IsOver(*last)) return last->study();
-    const bool retry = status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok();
+    answered = answered || status.ok();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::DeadlineExceededError(absl::StrCat(last ? ProgressLine(*last) : name, "; not over after ",
                                                       absl::FormatDuration(limit), "; the study continues"));
     }
-    if (!retry || (lost && absl::Now() - *lost > patience)) return connection.Explain(status);
-    if (!lost) {
-      lost = absl::Now();
+    if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE)
+      return connection.Explain(status);
+    const absl::Time now = absl::Now();
+    const bool steady = now - opened > kSteady;
+    const bool news = last && (!before || !IsRepeated(*before, *last));
+    if (!lost || steady || news) {
+      lost = now;
+      ended = 0;
       session.Say(
           absl::StrCat("lost the connection to ", connection.address().text, "; waiting for the server"));
       if (on_lost) on_lost();
+    } else if (answered) {
+      ++ended;
     }
-    absl::SleepFor(pause);
+    if (now - *lost > patience) {
+      if (!answered) return connection.Explain(status);
+      return absl::UnavailableError(absl::StrCat(
+          "the server at ", connection.address().text, " ended the stream ", ended, " times in ",
+          absl::FormatDuration(absl::Trunc(now - *lost, absl::Seconds(1))),
+          " without anything new; read the server's log, and check proxies between this machine and it"));
+    }
+    if (steady) pause = kFirstPause;
+    absl::SleepFor(std::min(pause, deadline - now));
+    pause = std::min(2 * pause, kLastPause);
     if (!connection.WaitForServer(std::min(deadline, *lost + patience)) && absl::Now() < deadline) {
       return connection.Explain(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
     }

@@ -10,10 +10,11 @@
 
 namespace scalelab::client {
 
-// Calls `on_look` for each message from the server, and returns the study when it is final, or paused without a
-// running attempt. When the connection is lost, prints a message and then calls `on_lost`, if set. Returns
-// DEADLINE_EXCEEDED if the session's --timeout expires first, and UNAVAILABLE if the server cannot be reached
-// for `patience` after the connection was lost.
+// Calls `on_look` for each message from the server, and returns the study when it is final, or paused without
+// a running attempt. When the connection is lost, prints a message, calls `on_lost`, if set, and opens the
+// stream again with exponential backoff. Returns DEADLINE_EXCEEDED if the session's --timeout expires first,
+// and UNAVAILABLE if for `patience` the server cannot be reached, or only repeats its last message and ends
+// the stream.
 absl::StatusOr<scalelab::v1::Study> FollowStudy(
     Session& session, const std::string& name,
     const std::function<void(const scalelab::v1::WatchStudyResponse&)>& on_look,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -72,6 +73,7 @@ class FakeServices {
   std::vector<v1::CreateStudyRequest> created;
   std::vector<v1::ReadPointsRequest> points_asked;
   std::vector<v1::ReadRunLogRequest> logs_asked;
+  std::atomic<int> pieces_sent = 0;  // of logs and points, to clients that have not cancelled
   std::vector<v1::ListRunsRequest> runs_asked;
   std::vector<v1::CreateTokenRequest> tokens_created;
   std::vector<v1::ListAuditEntriesRequest> audit_asked;
@@ -290,7 +292,7 @@ class FakeServices {
         const auto cut = std::min<int64_t>(skip, static_cast<int64_t>(piece.data().size()));
         piece.mutable_data()->erase(0, static_cast<size_t>(cut));
         skip -= cut;
-        if (!piece.data().empty() || request->offset() == 0) writer->Write(piece);
+        if (!piece.data().empty() || request->offset() == 0) f.pieces_sent += writer->Write(piece) ? 1 : 0;
       }
       return grpc::Status::OK;
     }
@@ -323,7 +325,7 @@ class FakeServices {
         const std::lock_guard lock(f.mutex);  // clients read several runs at a time
         f.points_asked.push_back(*request);
       }
-      for (const auto& part : f.points) writer->Write(part);
+      for (const auto& part : f.points) f.pieces_sent += writer->Write(part) ? 1 : 0;
       return grpc::Status::OK;
     }
     FakeServices& f;

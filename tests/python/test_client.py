@@ -423,37 +423,91 @@ class QuietServerTest(fixture.InDirectory):
             left.set()
             server.stop(None).wait()
 
-    def test_a_stream_that_the_server_ends_again_and_again_ends(self):
-        now = [0.0]
 
-        def sleep(seconds):
-            now[0] += seconds
-            self.assertLess(now[0], 1000, "the client does not stop")
+class EndedStreamTest(unittest.TestCase):
+    """Streams that end before the study does. The clock advances only while the client sleeps, and in `stream`."""
 
-        one = connection.Connection.__new__(connection.Connection)
-        one.server, one._token = address.resolve("insecure:localhost:1", None), "secret"
-        ended = mock.MagicMock()  # a call without messages
-        with mock.patch.object(connection, "time", mock.Mock(monotonic=lambda: now[0], sleep=sleep)):
-            with self.assertRaises(scalelab.ScalelabError) as raised:
-                list(one.follow(mock.Mock(return_value=ended), None, None, lambda look: True))
+    def setUp(self):
+        self.now, self.pauses = 0.0, []
+        clock = mock.Mock(monotonic=lambda: self.now, sleep=self.sleep)
+        patched = mock.patch.object(connection, "time", clock)
+        patched.start()
+        self.addCleanup(patched.stop)
+        self.calls = []
+        self.connection = connection.Connection.__new__(connection.Connection)
+        self.connection.server, self.connection._token = address.resolve("insecure:localhost:1", None), "secret"
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.pauses.append(seconds)
+        self.assertLess(self.now, 1000, "the client does not stop")
+
+    def follow(self, stream, over=lambda message: False):
+        """Follows a stream, which is stream(n) when it is opened for the n-th time."""
+        def method(*_, **__):
+            call = mock.MagicMock()
+            call.__iter__.side_effect = lambda: iter(stream(len(self.calls)))
+            self.calls.append(call)
+            return call
+
+        return self.connection.follow(method, None, None, over, lambda message: message)
+
+    def test_a_stream_without_messages_is_opened_again_for_a_minute(self):
+        with self.assertRaisesRegex(scalelab.ScalelabError, "localhost:1 ended the stream [0-9]+ times in 6[0-5] seconds") as raised:
+            list(self.follow(lambda n: []))
         self.assertEqual(raised.exception.code, "UNAVAILABLE")
-        ended.cancel.assert_called()
+        for call in self.calls:
+            call.cancel.assert_called()
 
-    def test_a_stream_that_ends_after_each_message_is_not_opened_in_a_busy_loop(self):
-        now, pauses = [0.0], []
+    def test_a_stream_that_repeats_its_messages_is_opened_again_for_a_minute_and_ever_more_rarely(self):
+        with self.assertRaisesRegex(scalelab.ScalelabError, "times in 6[0-5] seconds without anything new; read the server's log"):
+            list(self.follow(lambda n: ["before", "look"]))
+        self.assertEqual(self.pauses[:9], [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
 
-        def sleep(seconds):
-            now[0] += seconds
-            pauses.append(seconds)
+    def test_a_stream_with_news_is_opened_again_without_an_end_and_ever_more_rarely(self):
+        self.assertEqual(list(self.follow(lambda n: [n], lambda message: message == 100)), list(range(1, 101)))
+        self.assertEqual(self.pauses[:9], [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
 
-        one = connection.Connection.__new__(connection.Connection)
-        one.server, one._token = address.resolve("insecure:localhost:1", None), "secret"
-        call = mock.MagicMock()
-        call.__iter__.side_effect = lambda: iter(["look"])
-        with mock.patch.object(connection, "time", mock.Mock(monotonic=lambda: now[0], sleep=sleep)):
-            looks = one.follow(mock.Mock(return_value=call), None, None, lambda look: len(pauses) == 10)
-            self.assertEqual(list(looks), ["look"] * 11)
-        self.assertEqual(pauses[-1], 1.0)
+    def test_a_stream_of_a_quiet_study_that_a_proxy_ends_after_some_time_is_opened_again(self):
+        def quiet(n):
+            yield "over" if n == 20 else "look"
+            self.now += 30
+
+        self.assertEqual(list(self.follow(quiet, lambda message: message == "over"))[-1], "over")
+        self.assertEqual(set(self.pauses), {0.05})
+
+    def test_rejected_credentials_after_each_message_end_the_stream(self):
+        class Rejected(grpc.RpcError):
+            def code(self):
+                return grpc.StatusCode.UNAUTHENTICATED
+
+            def details(self):
+                return "unknown token"
+
+            def trailing_metadata(self):
+                return ()
+
+        def stream(n):
+            yield "look"
+            raise Rejected
+
+        with mock.patch.object(self.connection, "_renew_session", lambda renewed: not renewed):
+            with self.assertRaises(scalelab.ScalelabError) as raised:
+                list(self.follow(stream))
+        self.assertEqual(raised.exception.code, "UNAUTHENTICATED")
+
+    def test_the_specification_and_the_reason_for_waiting_are_not_news(self):
+        study = study_pb2.Study(name="studies/1", state="RUNNING")
+        first = study_pb2.WatchStudyResponse(study=study)
+        first.study.spec.study = "small"
+        streams = [[first, study_pb2.WatchStudyResponse(study=study, waiting_reason="it has waited for 1 second")]]
+        self.connection.studies = mock.Mock()
+        self.connection.studies.WatchStudy.side_effect = lambda *_, **__: mock.MagicMock(
+            __iter__=mock.Mock(side_effect=lambda: iter(streams.pop() if streams else [first])))
+        client = scalelab.Client.__new__(scalelab.Client)
+        client._connection = self.connection
+        with self.assertRaisesRegex(scalelab.ScalelabError, "times in 6[0-5] seconds"):
+            list(client.watch(1))
 
 
 class FrameTest(unittest.TestCase):

@@ -190,6 +190,24 @@ SILENT = """
       Object.assign(window, {fetch: fetched, setTimeout: later});
     });"""
 
+# A server that ends the stream after each message. Returns the delays before the first attempts to open it again.
+ENDED = """
+    const done = arguments[0], fetched = window.fetch, later = window.setTimeout, leave = new AbortController();
+    import(`${location.origin}/assets/api.mjs`).then(async ({follow}) => {
+      const delays = [];
+      window.setTimeout = (work, ms) => {
+        if (ms > 10_000) return later(work, ms);
+        if (delays.push(ms) === 7) leave.abort();
+        return later(work);
+      };
+      window.fetch = async () => new Response('data: {"state":"RUNNING"}\\n\\n');
+      await follow('WatchStudy', {}, () => {}, leave.signal);
+      done(delays);
+    }).catch((error) => done(String(error))).finally(() => {
+      leave.abort();
+      Object.assign(window, {fetch: fetched, setTimeout: later});
+    });"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -393,6 +411,11 @@ class DashboardTest(InDirectory):
         silent = ["UNAVAILABLE: the server has not answered for 3 minutes; a change that you requested may have been made", True,
                   "UNAVAILABLE: the connection to the server was lost"]
         self.assertEqual(self.browser.run_async(SILENT), [*silent, *silent, "RUNNING"])
+
+    def test_a_stream_that_ends_after_each_message_is_opened_again_ever_more_rarely(self) -> None:
+        self.log_in()
+        self.go("#/submit", "Submit a study")  # a page that makes no calls by itself
+        self.assertEqual(self.browser.run_async(ENDED), [500, 1000, 2000, 4000, 8000, 10000, 10000])
         self.check_silent()
 
     def test_the_keyboard_zooms_a_learning_curve(self) -> None:

@@ -1,8 +1,12 @@
 """`scalelab study export` and `study get`, compared with the Python client, and the export of the Python client."""
+import contextlib
 import importlib.util
 import json
 import math
 import os
+import random
+import resource
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -11,10 +15,14 @@ import unittest
 from unittest import mock
 
 import pandas
+from scalelab.v1 import result_pb2
 
 import fixture
 import scalelab
-from scalelab import export
+from scalelab import __main__ as program
+from scalelab import export, frames
+
+NEEDS_PYARROW = unittest.skipUnless(importlib.util.find_spec("pyarrow"), "needs pyarrow, which deploy/frameworks trainers installs")
 
 
 class ExportTest(fixture.InDirectory):
@@ -78,7 +86,7 @@ class ExportTest(fixture.InDirectory):
         for name in ("runs", "metrics", "curve"):
             self.check(name, pandas.read_sql(f"SELECT * FROM {name}", database))
 
-    @unittest.skipUnless(importlib.util.find_spec("pyarrow"), "needs pyarrow, which deploy/frameworks trainers installs")
+    @NEEDS_PYARROW
     def test_parquet_has_the_values_of_the_dataframes(self):
         self.python("parquet")
         for name in ("runs", "metrics", "curve"):
@@ -116,6 +124,21 @@ class ExportTest(fixture.InDirectory):
         self.assertEqual(code("none", "--server", self.service.address), 1)
         self.assertEqual(code(self.study, "--server", self.service.address, "--timeout", "60"), 0)
 
+    def test_a_file_that_becomes_too_large_is_named(self):
+        limited = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh"]  # at most 1024 bytes
+        command_line = [fixture.PROGRAMS / "scalelab", "--server", self.service.address, "study", "export", self.study]
+        python = [sys.executable, "-m", "scalelab", "export", self.study, "--server", self.service.address]
+        for command, form, reason in [(command_line, "csv", "runs.csv: File too large"),
+                                      (command_line, "json", "runs.json: File too large"),
+                                      (command_line, "sqlite", "study.sqlite: disk I/O error"),
+                                      (python, "tensorboard", "run-[0-9]+/events.out.tfevents.scalelab: File too large")]:
+            done = subprocess.run([*limited, *command, "--format", form, "-o", self.dir / form], capture_output=True, text=True,
+                                  timeout=fixture.WITHIN, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, f"^scalelab: cannot write {self.dir}/{form}/{reason}; check its directory, your permissions and "
+                                          "the free space\n$")
+            self.assertEqual(list(self.dir.rglob("*.part")), [])
+
     def test_a_directory_that_cannot_be_written_is_named(self):
         path = self.write("file", "")
         with self.assertRaisesRegex(AssertionError, f"cannot create {path}: "):
@@ -141,6 +164,97 @@ class NameTest(fixture.InDirectory):
         export.export(client, "last", "tensorboard", self.dir / "out")
         client.study.assert_called_once_with("last")
         self.assertIs(client.study_points.call_args.args[0], client.study.return_value)
+
+
+class DiskTest(fixture.InDirectory):
+    """Exports a study of which the server sends many points."""
+
+    PARTS, POINTS = 600, 1000
+
+    def setUp(self):
+        super().setUp()
+        self.read = 0
+        self.client = mock.Mock()
+        self.client.runs.return_value = self.client.curve.return_value = pandas.DataFrame({"run": ["studies/1/runs/1"]})
+        self.client.study_points.side_effect = self.points
+
+    def points(self, *_, **__):
+        draw = random.Random(1)
+        for i in range(self.PARTS):
+            self.read += 1
+            steps = range(i * self.POINTS, (i + 1) * self.POINTS)
+            yield "studies/1/runs/1", result_pb2.ReadPointsResponse(key="train/loss", step=steps, time=[1e9 + step for step in steps],
+                                                                    value=[draw.random() for _ in steps])
+
+    @NEEDS_PYARROW
+    def test_points_are_written_to_parquet_in_groups(self):
+        self.PARTS = 5
+        with mock.patch.object(export, "_ROWS", 2 * self.POINTS):
+            export.export(self.client, 1, "parquet", self.dir)
+        written, expected = pandas.read_parquet(self.dir / "metrics.parquet"), frames.points(self.points())
+        pandas.testing.assert_frame_equal(written, expected)
+        self.PARTS = 0
+        export.export(self.client, 1, "parquet", self.dir)
+        self.assertEqual(list(pandas.read_parquet(self.dir / "metrics.parquet").columns), list(expected.columns))
+
+    @NEEDS_PYARROW
+    def test_a_write_error_of_parquet_ends_the_reading(self):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))  # Python ignores SIGXFSZ
+        with self.assertRaisesRegex(OSError, rf"^cannot write {self.dir}/metrics.parquet: File too large; check its directory"):
+            export.export(self.client, 1, "parquet", self.dir)
+        self.assertLess(self.read, 300)
+        self.client.curve.assert_not_called()
+        self.assertEqual([path.name for path in self.dir.iterdir()], ["runs.parquet"])
+
+    @NEEDS_PYARROW
+    def test_nothing_is_read_if_the_disk_is_full(self):
+        (self.dir / "metrics.parquet.part").symlink_to("/dev/full")
+        with self.assertRaisesRegex(OSError, rf"^cannot write {self.dir}/metrics.parquet: No space left on device; check"):
+            export.export(self.client, 1, "parquet", self.dir)
+        self.assertEqual(self.read, 0)
+
+    def test_a_write_error_of_tensorboard_names_the_file(self):
+        self.PARTS = 1
+        folder = self.dir / "run-1"
+        folder.mkdir()
+        (folder / "events.out.tfevents.scalelab.part").symlink_to("/dev/full")
+        with self.assertRaisesRegex(OSError, rf"^cannot write {folder}/events.out.tfevents.scalelab: No space left on device; check"):
+            export.export(self.client, 1, "tensorboard", self.dir)
+
+
+def end_group(group):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+class InterruptTest(fixture.InDirectory):
+    def test_a_signal_ends_the_command_after_the_python_client(self):
+        # A python3 that imports scalelab, and whose export runs until it gets a signal.
+        path = self.write("python3", """#!/bin/sh
+[ "$1" != -c ] || exit 0
+trap 'kill $!; echo ended; trap - INT; kill -INT $$' INT
+trap 'kill $!; echo ended; trap - TERM; kill -TERM $$' TERM
+sleep 1000 > /dev/null 2>&1 &
+echo started
+wait
+""")
+        os.chmod(path, 0o755)
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            command = subprocess.Popen([fixture.PROGRAMS / "scalelab", "study", "export", "1", "--format", "parquet", "-o", "data"],
+                                       env={**os.environ, "PATH": f"{self.dir}:{os.environ['PATH']}"}, stdout=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+            self.addCleanup(end_group, command.pid)
+            self.assertEqual(command.stdout.readline(), "started\n")
+            command.send_signal(number)  # the Python client gets no signal from this test
+            self.assertEqual(command.communicate(timeout=fixture.WITHIN)[0], "ended\n")
+            self.assertEqual(command.returncode, status)
+
+    def test_the_python_client_ends_with_130(self):
+        with mock.patch.object(sys, "argv", ["scalelab", "export", "1", "--format", "parquet", "-o", "data"]), \
+                mock.patch.object(program, "Client"), mock.patch.object(program, "export", side_effect=KeyboardInterrupt):
+            self.assertEqual(program.main(), 130)
 
 
 class RecordsTest(unittest.TestCase):

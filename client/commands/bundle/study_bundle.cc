@@ -241,6 +241,8 @@ absl::Status WriteBundle(const BundleContent& content, Session& session, std::of
   for (const auto& [name, text] : content.diffs) {
     if (const absl::Status status = bundle.Add(name, text); !status.ok()) return status;
   }
+  // Reports a full disk before the archive is read.
+  if (const absl::Status status = Flush(file); !status.ok()) return status;
   if (const absl::Status status = AddArchive(content.study.name(), session, bundle); !status.ok())
     return status;
   return bundle.Finish();

@@ -5,6 +5,8 @@ const STORED = 'scalelab-key';
 const PASSING = new Set(['UNAVAILABLE', 'DEADLINE_EXCEEDED', 'RESOURCE_EXHAUSTED', 'CANCELLED', 'UNKNOWN', 'INTERNAL', 'ABORTED']);
 // In a stream, the server sends at least a comment every 15 s.
 const SILENCE_MS = 45_000;
+// After a stream that had messages and was open for this time, the next one is opened soon.
+const STEADY_MS = 10_000;
 // The server reads a request within 30 s, ends its call after 2 minutes, and sends the response within 30 s.
 const ANSWER_MS = 180_000;
 
@@ -114,19 +116,22 @@ export async function collect(method, request, signal) {
 
 /**
  * Calls onMessage with each message of a stream of states, until the stream ends or the signal is aborted. Connects again
- * after a lost connection, and closes the stream while the page is hidden: browsers allow six connections to a server.
+ * after a lost connection, with exponential backoff, and closes the stream while the page is hidden: browsers allow six
+ * connections to a server.
  */
 export async function follow(method, request, onMessage, signal) {
   let delay = 500;
   while (!signal.aborted) {
     await untilVisible(signal);
+    const opened = Date.now();
+    let answered = false;
     const attempt = new AbortController();
     const unlink = link(signal, attempt);
     const hide = () => document.hidden && attempt.abort();
     document.addEventListener('visibilitychange', hide);
     try {
       for await (const event of events(`api/${method}`, request, attempt)) {
-        delay = 500;
+        answered = true;
         connection(true);
         if (event.type === 'end') return;
         if (event.type === 'error') throw fromEvent(event);
@@ -141,6 +146,7 @@ export async function follow(method, request, onMessage, signal) {
     }
     if (signal.aborted || document.hidden) continue;
     connection(false);
+    if (answered && Date.now() - opened > STEADY_MS) delay = 500;
     await sleep(delay, signal);
     delay = Math.min(delay * 2, 10_000);
   }

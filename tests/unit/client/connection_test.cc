@@ -222,6 +222,33 @@ TEST_F(CommandLine, AFullDiskIsAFailure) {
   EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
 }
 
+TEST_F(CommandLine, AFullDiskEndsTheReadingOfLogsAndMetrics) {
+  constexpr int kPieces = 200;
+  Start();
+  server_.runs.emplace_back().set_name("studies/7/runs/11");
+  server_.runs.back().set_state(scalelab::v1::Run::SUCCEEDED);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    server_.log.emplace_back().set_data(std::string(1 << 16, 'x'));
+    auto& points = server_.points.emplace_back();
+    for (int step = 0; step < 5000; ++step) {
+      points.add_step(step);
+      points.add_time(step);
+      points.add_value(0.5);
+    }
+  }
+  for (std::vector<std::string> command : std::vector<std::vector<std::string>>{
+           {"logs"}, {"logs", "--follow"}, {"metrics", "-o", "csv"}, {"metrics", "-o", "json"}}) {
+    server_.pieces_sent = 0;
+    command.insert(command.begin(), "run");
+    command.insert(command.end(), {"11", "--server", socket_});
+    std::ofstream full("/dev/full");
+    std::ostringstream err;
+    EXPECT_EQ(RunProgram(command, Io{full, err, {}, {}}), static_cast<int>(ExitCode::kFailure)) << command[1];
+    EXPECT_THAT(err.str(), HasSubstr("cannot write the output")) << command[1];
+    EXPECT_LT(server_.pieces_sent.load(), kPieces) << command[1];
+  }
+}
+
 TEST_F(CommandLine, HelpThatCannotBeWrittenIsAFailure) {
   for (const char* option : {"--help", "--version"}) {
     std::ofstream full("/dev/full");

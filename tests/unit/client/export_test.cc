@@ -1,7 +1,9 @@
 // Tests of `study export` and `study get`. tests/python/test_export.py compares exported values with those of
 // the Python client.
 #include <sqlite3.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <limits>
 
 #include "client/export/data_files.h"
@@ -144,6 +146,36 @@ TEST_F(Export, AFileThatCannotBeWrittenIsNamed) {
   EXPECT_THAT(WriteSqlite({kTable}, "/none/t.sqlite").message(), HasSubstr("cannot write /none/t.sqlite"));
 }
 
+TEST_F(Export, AWriteErrorEndsTheReadingOfRows) {
+  constexpr int kRows = 1'000'000;
+  int read = 0;
+  const DataTable table = {"things", {"a"}, [&read](const DataSink& sink) {
+                             absl::Status status;
+                             for (read = 0; read < kRows && status.ok(); ++read)
+                               status = sink({int64_t{read}});
+                             return status;
+                           }};
+  EXPECT_THAT(WriteCsv(table, "/dev/full").message(),
+              HasSubstr("cannot write /dev/full: No space left on device; check its directory"));
+  EXPECT_LT(read, kRows / 10);
+  EXPECT_THAT(WriteJson(table, "/dev/full").message(),
+              HasSubstr("cannot write /dev/full: No space left on device; check its directory"));
+  EXPECT_LT(read, kRows / 10);
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small = {1 << 16, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status sqlite = WriteSqlite({table}, Path("t.sqlite"));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, before);
+  EXPECT_EQ(sqlite.message(), absl::StrCat("cannot write ", Path("t.sqlite"),
+                                           ": disk I/O error; check its directory, your permissions and the "
+                                           "free space"));
+  EXPECT_LT(read, kRows);
+  EXPECT_THAT(FilesIn(dir_), ::testing::IsEmpty());
+}
+
 TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
   StartWithRuns();
   const Outcome outcome = Run({"study", "export", "7", "-o", Path("new/data")});
@@ -261,6 +293,27 @@ TEST_F(Export, ThePythonClientWritesItsFormats) {
   EXPECT_EQ(ReadText(Path("arguments")),
             absl::StrCat("-m scalelab export last --format tensorboard -o data --server ", socket_,
                          " --token-file t --timeout 90\n"));
+}
+
+TEST_F(Export, ASignalThatEndsThePythonClientIsTheExitCode) {
+  // A python3 that imports scalelab, and whose export ends by the signal in the file "signal".
+  std::filesystem::create_directory(Path("bin"));
+  const std::string python = WriteFile(
+      "bin/python3",
+      absl::StrCat("#!/bin/sh\n[ \"$1\" != -c ] || exit 0\nkill -$(cat ", Path("signal"), ") $$\n"));
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", absl::StrCat(Path("bin"), ":", path).c_str(), 1);
+  const auto run = [this](const std::string& signal) {
+    WriteFile("signal", signal);
+    return Run({"study", "export", "last", "--format", "parquet", "-o", "data"});
+  };
+  const Outcome interrupted = run("INT"), terminated = run("TERM"), killed = run("KILL");
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(interrupted, Exits(ExitCode::kInterrupted));
+  EXPECT_THAT(terminated, Exits(ExitCode::kTerminated));
+  EXPECT_THAT(killed, Exits(ExitCode::kFailure));
+  EXPECT_THAT(killed.err, HasSubstr("was ended by signal 9 (Killed); if the machine has too little memory"));
 }
 
 TEST_F(Export, AStudyThatDoesNotExistMakesNoFiles) {

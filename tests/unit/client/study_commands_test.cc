@@ -1,6 +1,8 @@
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/session/watcher.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
@@ -441,6 +443,25 @@ TEST_F(Watching, AQuietStudyIsFollowedAgainAfterTheConnectionIsLost) {
   const auto study = FollowStudy(session, "studies/7", quiet, nullptr, kPatience);
   EXPECT_TRUE(study.ok()) << study.status();
   EXPECT_EQ(server_.watched.size(), 2u);
+}
+
+TEST_F(Watching, AServerThatOnlyRepeatsItselfAndEndsTheStreamIsNotAskedForever) {
+  scalelab::v1::WatchStudyResponse& look = server_.looks.back();
+  look.mutable_study()->mutable_spec()->set_study("small");
+  look.add_running()->set_train_loss(std::numeric_limits<double>::quiet_NaN());
+  GlobalOptions options;
+  options.server = socket_;
+  options.timeout = absl::Minutes(1);  // ends the test if the client does not stop
+  std::ostringstream out, err;
+  const Io io{out, err, {}, {}};
+  Session session(options, io);
+  const auto study = FollowStudy(
+      session, "studies/7", [](const auto&) {}, nullptr, absl::Milliseconds(100));
+  EXPECT_EQ(study.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(study.status().message()),
+              AllOf(HasSubstr(absl::StrCat("the server at ", socket_, " ended the stream ")),
+                    HasSubstr("without anything new; read the server's log")));
+  EXPECT_LE(server_.watched.size(), 4u) << "the pauses grow: 50 ms, 100 ms, 200 ms";
 }
 
 TEST_F(Watching, SubmitAndWatchKeepsStdoutForTheName) {

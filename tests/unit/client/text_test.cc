@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -238,12 +239,24 @@ TEST_F(Progress, AttemptsWithoutRoomAreCounted) {
 
 TEST(InterruptDeathTest, EndsWith130AndSaysWhatGoesOn) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto interrupted = [](int signal) {
+    InstallInterruptHandler();
+    SetInterruptWords("the study goes on");
+    std::raise(signal);
+  };
+  EXPECT_EXIT(interrupted(SIGINT), ::testing::ExitedWithCode(130), "the study goes on");
+  EXPECT_EXIT(interrupted(SIGTERM), ::testing::ExitedWithCode(143), "the study goes on");
+}
+
+TEST(InterruptDeathTest, EndsWith130IfNobodyCanReadTheMessage) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto interrupted = [] {
     InstallInterruptHandler();
     SetInterruptWords("the study goes on");
+    close(STDERR_FILENO);
     std::raise(SIGINT);
   };
-  EXPECT_EXIT(interrupted(), ::testing::ExitedWithCode(130), "the study goes on");
+  EXPECT_EXIT(interrupted(), ::testing::ExitedWithCode(130), "");
 }
 
 TEST(PaceEstimate, ExtrapolatesFromWhatItSaw) {

@@ -8,7 +8,7 @@ from scalelab.client import Client
 from scalelab.errors import ScalelabError
 from scalelab.export import FORMATS, describe, export
 
-# The exit codes of the command `scalelab`, which runs this program. Other errors are 1.
+# The exit codes of the command `scalelab`, which runs this program. Other errors are 1, and Ctrl-C is 130.
 _EXIT_CODES = {"INVALID_ARGUMENT": 2, "OUT_OF_RANGE": 2, "UNAUTHENTICATED": 4, "PERMISSION_DENIED": 4, "UNAVAILABLE": 6,
                "DEADLINE_EXCEEDED": 8}
 
@@ -27,6 +27,8 @@ def main() -> int:
     try:
         with Client(arguments.server, token_file=arguments.token_file, timeout=arguments.timeout) as client:
             paths = export(client, arguments.study, arguments.format, arguments.directory)
+    except KeyboardInterrupt:
+        return 130
     except (ScalelabError, ImportError, OSError) as error:
         print(f"scalelab: {error}", file=sys.stderr)
         return _EXIT_CODES.get(error.code, 1) if isinstance(error, ScalelabError) else 1

@@ -151,9 +151,10 @@ class Client:
     def watch(self, study: StudyName = "last", *, timeout: float | None = None) -> Iterator[Progress]:
         """Returns the progress of a study: first the current progress, then the progress after every change, at most five times a
         second. Ends when the study is final or paused. Continues after a restart of the server that takes up to a minute. Raises
-        ScalelabError with code DEADLINE_EXCEEDED after `timeout` seconds; this does not affect the study."""
+        ScalelabError with code DEADLINE_EXCEEDED after `timeout` seconds, and with code UNAVAILABLE if for a minute the server cannot
+        be reached, or only repeats what it has sent and ends the connection. Neither affects the study."""
         request = study_pb2.WatchStudyRequest(name=study_name(study))
-        for look in self._connection.follow(self._connection.studies.WatchStudy, request, timeout, _is_over):
+        for look in self._connection.follow(self._connection.studies.WatchStudy, request, timeout, _is_over, _state):
             request.name = look.study.name  # "last" may mean another study when the stream is opened again
             running = [RunProgress(run=one.run, key=_struct(one.key), repeat=one.repeat, attempt=one.attempt, step=one.step,
                                    total_steps=one.total_steps, train_loss=one.train_loss if one.HasField("train_loss") else None)
@@ -289,6 +290,17 @@ def _study(message: Any) -> Study:
 def _is_over(look: Any) -> bool:
     # A paused study does not continue by itself, so the watch ends.
     return _study(look.study).is_final or (bool(look.study.pause_reason) and not look.running)
+
+
+def _state(look: Any) -> bytes:
+    """Returns the content of a message. Leaves out the specification, which only the first message of a stream has, and the
+    reason for waiting, whose text may contain times."""
+    bare = study_pb2.WatchStudyResponse()
+    bare.CopyFrom(look)
+    bare.ClearField("waiting_reason")
+    bare.study.ClearField("spec")
+    state: bytes = bare.SerializeToString(deterministic=True)
+    return state
 
 
 def _time(message: Any, field: str) -> datetime.datetime | None:

@@ -12,7 +12,9 @@ from scalelab import address, session_token
 from scalelab.errors import ScalelabError, parse_details
 from scalelab.v1 import analysis_pb2_grpc, auth_pb2_grpc, result_pb2_grpc, run_pb2_grpc, study_pb2_grpc
 
-_PATIENCE = 60.0  # after this number of seconds without a connection, a stream is not opened again
+_PATIENCE = 60.0  # after this number of seconds without news, a stream is not opened again
+_STEADY = 10.0  # a stream that was open for this number of seconds counts as news
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 5.0  # seconds before a stream is opened again
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -99,35 +101,47 @@ class Connection:
                 raise explained
             renewed = True
 
-    def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool]) -> Iterator[Any]:
+    def follow(self, method: Any, request: Any, timeout: float | None, over: Callable[[Any], bool],
+               state: Callable[[Any], Any]) -> Iterator[Any]:
         """Returns the messages of a stream until `over` returns true. Opens the stream again if the server cannot be reached, or
-        ends the stream earlier, for up to a minute."""
+        ends the stream earlier, with exponential backoff. Raises ScalelabError with code UNAVAILABLE after a minute in which no
+        message was new and no stream stayed open for 10 seconds. A message is new if its `state` differs from that of the last
+        message of the stream before."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        lost: float | None = None  # when the connection was lost; None while messages arrive
-        renewed, pause = False, 0.05
+        known: Any = None  # the state of the last message
+        lost: float | None = None  # when the first of the streams without news ended
+        ended, renewed, pause = 0, False, _FIRST_PAUSE
         while True:
             opened = time.monotonic()
-            call = method(request, timeout=None if deadline is None else max(0.0, deadline - time.monotonic()), metadata=self._metadata())
+            last: Any = None
+            call = method(request, timeout=None if deadline is None else max(0.0, deadline - opened), metadata=self._metadata())
             try:
-                for message in call:
-                    lost, renewed = None, False
-                    if time.monotonic() - opened > 1:  # a server may send one message and end the stream, again and again
-                        pause = 0.05
-                    yield message
-                    if over(message):
+                for last in call:
+                    yield last
+                    if over(last):
                         return
-                explained = self._unreachable()
+                explained, answered = self._unreachable(), True
             except grpc.RpcError as error:
-                explained = self.explain(error)
+                explained, answered = self.explain(error), last is not None
             finally:
                 call.cancel()
-            lost = time.monotonic() if lost is None else lost
+            now = time.monotonic()
+            before, known = known, known if last is None else state(last)
+            steady = now - opened > _STEADY
+            if lost is None or steady or known != before:
+                lost, ended = now, 0
+            else:
+                ended += answered
+            renewed = renewed and last is None
             if explained.code == "UNAUTHENTICATED" and self._renew_session(renewed):
                 renewed = True
-            elif explained.code != "UNAVAILABLE" or explained.reason or time.monotonic() - lost > _PATIENCE:
+            elif explained.code != "UNAVAILABLE" or explained.reason:
                 raise explained
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            if now - lost > _PATIENCE:
+                raise self._ends_streams(ended, now - lost) if answered and explained.code == "UNAVAILABLE" else explained
+            pause = _FIRST_PAUSE if steady else pause
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - now)))
+            pause = min(2 * pause, _LAST_PAUSE)
 
     def explain(self, error: Any) -> ScalelabError:
         """Converts the error of a call to an exception for users."""
@@ -154,6 +168,10 @@ class Connection:
         if self.server.encrypted:
             hint = f"if it is there, run `scalelab login {self.server.text}` to compare and accept its certificate"
         return ScalelabError(f"no scalelab server answers at {self.server.text}: {hint}", "UNAVAILABLE")
+
+    def _ends_streams(self, times: int, seconds: float) -> ScalelabError:
+        return ScalelabError(f"the server at {self.server.text} ended the stream {times} times in {seconds:.0f} seconds without anything "
+                             "new; read the server's log, and check proxies between this machine and it", "UNAVAILABLE")
 
     def _connects(self, timeout: float) -> bool:
         """Waits for the first connection or its failure."""

@@ -1,20 +1,23 @@
 """Writes the data of a study in the formats that the command-line client does not support: Parquet and TensorBoard."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import struct
 import time
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 from scalelab.client import Client, StudyName
 
 FORMATS = ("parquet", "tensorboard")
+_ROWS = 1 << 18  # the least number of metric points in a row group of Parquet, except in the last one
 
 
 def export(client: Client, study: StudyName, format: str, directory: str | os.PathLike[str]) -> list[str]:
-    """Creates `directory` and writes a study into it. Replaces existing files. Returns the paths of the files.
+    """Creates `directory` and writes a study into it. Replaces existing files. Returns the paths of the files. Raises OSError if a
+    file cannot be written; then no more points are read from the server.
 
     parquet: runs.parquet, metrics.parquet and curve.parquet with the columns of `runs`, `metrics` and `curve` of Client.
     tensorboard: a directory for each run, "run-12", with all metrics of rank 0 by step.
@@ -29,13 +32,63 @@ def export(client: Client, study: StudyName, format: str, directory: str | os.Pa
 
 
 def _parquet(client: Client, study: StudyName, directory: str) -> list[str]:
-    paths = []
-    for name, frame in [("runs", client.runs(study)), ("metrics", client.metrics(study)), ("curve", client.curve(study))]:
-        path = os.path.join(directory, name + ".parquet")
-        frame.to_parquet(path + ".part", index=False)
-        os.replace(path + ".part", path)
-        paths.append(path)
+    runs, metrics, curve = paths = [os.path.join(directory, name + ".parquet") for name in ("runs", "metrics", "curve")]
+    _write_frame(client.runs(study), runs)
+    with _replacing(metrics) as part:
+        _write_points(client.study_points(study), part)
+    _write_frame(client.curve(study), curve)
     return paths
+
+
+def _write_frame(frame: Any, path: str) -> None:
+    with _replacing(path) as part:
+        frame.to_parquet(part, index=False, engine="pyarrow")
+
+
+def _write_points(parts: Iterator[tuple[str, Any]], path: str) -> None:
+    """Writes points while they are read, so that an error ends the reading, and so that only some of the points are in memory."""
+    import pandas
+    import pyarrow
+    from pyarrow import parquet
+
+    from scalelab import frames
+
+    schema = pyarrow.Schema.from_pandas(pandas.DataFrame([frames.NO_POINT]), preserve_index=False)
+    with parquet.ParquetWriter(path, schema) as writer:
+        for group in _groups(parts):
+            writer.write_table(pyarrow.Table.from_pandas(frames.points(group), schema, preserve_index=False))
+
+
+def _groups(parts: Iterable[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+    """Returns the parts in groups of at least _ROWS points; the last group may have fewer."""
+    group: list[tuple[str, Any]] = []
+    rows = 0
+    for run, part in parts:
+        group.append((run, part))
+        rows += len(part.value)
+        if rows >= _ROWS:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[str]:
+    """Returns a context with the name of a new file, which replaces the file `path` at the end. After an exception, the new file is
+    removed."""
+    part = path + ".part"
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(part)
+        if not isinstance(error, OSError):
+            raise
+        # The texts of pyarrow and of Python do not always name the file.
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(f"cannot write {path}: {reason}; check its directory, your permissions and the free space") from error
 
 
 def _tensorboard(client: Client, study: StudyName, directory: str) -> list[str]:
@@ -47,9 +100,8 @@ def _tensorboard(client: Client, study: StudyName, directory: str) -> list[str]:
         folder = os.path.join(directory, "run-" + run.rsplit("/", 1)[-1])
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "events.out.tfevents.scalelab")
-        with open(path + ".part", "wb") as file:
+        with _replacing(path) as part, open(part, "wb") as file:
             file.writelines(_records(sorted(points)))
-        os.replace(path + ".part", path)
         paths.append(path)
     return paths
 

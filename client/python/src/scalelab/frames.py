@@ -10,7 +10,7 @@ from scalelab import values
 from scalelab.study_spec import is_repeated
 from scalelab.v1 import result_pb2, run_pb2
 
-_NO_POINT = {"run": "", "rank": 0, "step": 0, "time": 0.0, "key": "", "value": 0.0}
+NO_POINT = {"run": "", "rank": 0, "step": 0, "time": 0.0, "key": "", "value": 0.0}
 _ESTIMATE = result_pb2.Estimate.DESCRIPTOR
 _NUMBERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_DOUBLE)
 
@@ -30,7 +30,7 @@ def points(parts: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
                           "value": list(part.value)})
         for run, part in parts
     ]
-    return pandas.concat(frames, ignore_index=True) if frames else _frame([], _NO_POINT)
+    return pandas.concat(frames, ignore_index=True) if frames else _frame([], NO_POINT)
 
 
 def curve(message: Any) -> pandas.DataFrame:
