@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # dev-cluster sets the variables of a cluster
 # Functions for dev-cluster: the daemons of MUNGE and Slurm, and their configuration.
 
-# write_config: writes DIR/etc from the templates in this folder, the key of MUNGE, and the devices of the fake GPUs.
+# write_config: writes DIR/etc from the templates in this folder, the task prolog, the key of MUNGE, and the devices of the fake
+# GPUs.
 write_config() {
   local node i gres='' cgroup=cgroup/v1 constrain=no plugins=()
   mkdir -p "$dir/etc" "$dir/dev" "$dir/nodes/login/state"
@@ -17,6 +18,9 @@ write_config() {
   sed -e '/^##/d' -e "s|@cgroup@|$cgroup|; s|@constrain@|$constrain|" "$here/slurm/cgroup.conf.in" >"$dir/etc/cgroup.conf"
   sed -e '/^##/d' -e "s|@dir@|$dir|g; s|@name@|$name|g; s|@address@|$address|g; s|@preempt@|${preempt^^}|g" \
     -e "s|@mem_per_cpu@|$((memory > cpus ? memory / cpus : 1))|g" "$here/slurm/slurm.conf.in" >"$dir/etc/slurm.conf"
+  # All nodes share the cores of this machine, so an MPI rank that waits for another must yield its core.
+  printf '#!/bin/sh\necho export OMPI_MCA_mpi_yield_when_idle=1\n' >"$dir/etc/task-prolog"
+  chmod 755 "$dir/etc/task-prolog"
   if [ "$accounting" = yes ]; then
     write_accounting
   else

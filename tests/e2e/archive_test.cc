@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kStudy[] =
-    "study: small\nfixed: {model: resnet20, dataset: synthetic, epochs: 1, max_steps: 15}\n"
+    "study: small\nfixed: {model: resnet8, dataset: synthetic, epochs: 1, max_steps: 15}\n"
     "matrix: {ranks: [1, 2]}\nscaling: {mode: strong, global_batch: 8}\nrepeats: 2\n"
     "measure: {evaluate: false}\n";
 

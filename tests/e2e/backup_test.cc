@@ -18,7 +18,7 @@ using testing::HasSubstr;
 constexpr int kSteps = 150;
 
 std::string Study(const std::string& name) {
-  return absl::StrCat("study: ", name, "\nfixed: {model: resnet20, dataset: synthetic, max_steps: ", kSteps,
+  return absl::StrCat("study: ", name, "\nfixed: {model: resnet8, dataset: synthetic, max_steps: ", kSteps,
                       "}\nmatrix: {ranks: [1]}\nscaling: {mode: strong, global_batch: 8}\n"
                       "measure: {evaluate: false}\n");
 }

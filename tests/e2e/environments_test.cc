@@ -45,7 +45,7 @@ class EnvironmentsTest : public testing::Test {
   }
   static std::string Study() {
     return absl::StrCat(
-        "study: s\nfixed: {engine: pytorch/ddp, model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+        "study: s\nfixed: {engine: pytorch/ddp, model: resnet8, dataset: cifar10, data_dir: ", ShippedData(),
         ", max_steps: 3}\nmatrix: {ranks: [2]}\nscaling: {mode: strong, global_batch: 16}\nretry: {max: "
         "0}\n");
   }

@@ -74,7 +74,7 @@ class FrameworksTest : public testing::Test {
   }
   static std::string Study(const std::string& engine, const std::string& more = "") {
     return absl::StrCat(
-        "study: s\nfixed: {model: resnet20, dataset: synthetic, max_steps: 3}\nmatrix:\n  engine: [", engine,
+        "study: s\nfixed: {model: resnet8, dataset: synthetic, max_steps: 3}\nmatrix:\n  engine: [", engine,
         "]\n  ranks: [2]\nretry: {max: 0}\n", more);
   }
   // Returns the finished run of a study of pytorch/ddp with this adapter.
@@ -180,7 +180,7 @@ finish()
   Adapter(kChecks);
   Adapter(kChecks, "horovod_pytorch.py");  // its ranks are started by mpirun
   const std::string study = service_->Submit(R"(study: s
-fixed: {model: resnet20, dataset: synthetic, max_steps: 3, params: {width: 8, note: a b}, env: {TOY_LEVEL: x=y z}}
+fixed: {model: resnet8, dataset: synthetic, max_steps: 3, params: {width: 8, note: a b}, env: {TOY_LEVEL: x=y z}}
 matrix: {engine: [pytorch/ddp, horovod/pytorch], ranks: [2]}
 retry: {max: 0}
 )");

@@ -22,7 +22,7 @@ constexpr char kAlice[] = "daemon", kBob[] = "games", kVera[] = "mail", kNobody[
 
 std::string Study(const std::string& more = "") {
   return absl::StrCat(
-      "study: small\nfixed: {model: resnet20, dataset: synthetic, max_steps: 100000}\n"
+      "study: small\nfixed: {model: resnet8, dataset: synthetic, max_steps: 100000}\n"
       "matrix: {ranks: [1]}\nscaling: {mode: strong, global_batch: 32}\n",
       more);
 }

@@ -72,8 +72,8 @@ class ServiceMetrics : public testing::Test {
 TEST_F(ServiceMetrics, PromtoolAcceptsEveryScrapeUnderLoad) {
   if (RunProgram({"promtool", "--version"}).code != 0)
     GTEST_SKIP() << "promtool is missing; install the Debian package prometheus";
-  const std::string trains = service_.Submit(
-      "study: trains\nfixed: {model: resnet20, dataset: synthetic, epochs: 1000, ranks: 1}\n");
+  const std::string trains =
+      service_.Submit("study: trains\nfixed: {model: resnet8, dataset: synthetic, epochs: 1000, ranks: 1}\n");
   const std::string fails = service_.Submit(
       "study: fails\nfixed: {engine: custom, ranks: 1, max_steps: 1, command: [\"false\"]}\nrepeats: 5\n");
   service_.WaitUntilTraining(trains, 3);

@@ -60,8 +60,7 @@ std::vector<std::string> ListeningOn(pid_t pid) {
   return found;
 }
 
-constexpr char kLong[] =
-    "study: long\nfixed: {model: resnet20, dataset: synthetic, epochs: 1000, ranks: 1}\n";
+constexpr char kLong[] = "study: long\nfixed: {model: resnet8, dataset: synthetic, epochs: 1000, ranks: 1}\n";
 
 TEST(Network, ByDefaultNothingButTheUnixSocketIsOpen) {
   Service service({"--local-slots", "1"});

@@ -69,7 +69,7 @@ TEST(OwnPrograms, NativeEnginesRunWithParametersAndVariablesOfAStudy) {
   Service service({"--local-slots", "1"});
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(R"(study: native
-fixed: {model: resnet20, dataset: synthetic, train_samples: 64, ranks: 1, max_steps: 3, params: {note: a b}, env: {OMP_WAIT_POLICY: passive}}
+fixed: {model: resnet8, dataset: synthetic, train_samples: 64, ranks: 1, max_steps: 3, params: {note: a b}, env: {OMP_WAIT_POLICY: passive}}
 scaling: {mode: strong, global_batch: 16}
 measure: {evaluate: false}
 )");

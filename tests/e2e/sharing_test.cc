@@ -31,8 +31,7 @@ class ConfiguredService : public Service {
   void Configure(const std::string& yaml) const { WriteFile(config(), yaml); }
 };
 
-constexpr char kLong[] =
-    "study: long\nfixed: {model: resnet20, dataset: synthetic, epochs: 1000, ranks: 1}\n";
+constexpr char kLong[] = "study: long\nfixed: {model: resnet8, dataset: synthetic, epochs: 1000, ranks: 1}\n";
 
 class Sharing : public testing::Test {
  protected:

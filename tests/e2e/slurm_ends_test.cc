@@ -30,7 +30,8 @@ class SlurmEnds : public testing::Test {
   nlohmann::json Attempts(const std::string& study) { return service_->Attempts(TheRun(study)["name"]); }
   std::string Explain(const std::string& study) { return service_->Run({"study", "explain", study}).out; }
 
-  DevCluster cluster_{{"-n", "2"}};
+  // A step takes as long as the gradients need on the network, on fast and on slow processors.
+  DevCluster cluster_{{"-n", "2", "--rate", "10mbit"}};
   std::unique_ptr<SlurmService> service_;
 };
 

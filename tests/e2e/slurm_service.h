@@ -35,6 +35,6 @@ class SlurmService : public Service {
 
 // Returns a study of `model` on the images that ship with the project. `axes` is the matrix, `more` has further lines.
 std::string ClusterStudy(const std::string& axes, int repeats, int steps, const std::string& more = "",
-                         const std::string& model = "resnet20");
+                         const std::string& model = "resnet8");
 
 }  // namespace scalelab::e2e

@@ -225,7 +225,7 @@ TEST_F(Slurm, EnginesPrecisionsAndBackendsAreSeriesOfOneCurveAndTrainTheSame) {
   // Without random augmentation and batch statistics, all runs compute the same sums except for rounding. The rate is so
   // small because the model, without normalisation, has large gradients; with 0.02, the losses are NaN from the third step on.
   const std::string study = service.Submit(
-      absl::StrCat("study: engines\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+      absl::StrCat("study: engines\nfixed: {model: resnet8, dataset: cifar10, data_dir: ", ShippedData(),
                    ", epochs: 1, max_steps: 5, augment: false, batch_norm: eval}\n"
                    "matrix: {engine: [native/ddp, native/horovod], precision: [fp32, amp-bf16], "
                    "backend: [mpi, gloo], ranks: [1, 2]}\nseed: 3\nlr: {base: 2e-7, rule: constant}\n"

@@ -17,7 +17,7 @@ namespace scalelab::e2e {
 namespace {
 
 std::string SmallStudy(const std::string& ranks, int repeats, int steps, const std::string& more = "") {
-  return absl::StrCat("study: small\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+  return absl::StrCat("study: small\nfixed: {model: resnet8, dataset: cifar10, data_dir: ", ShippedData(),
                       ", epochs: 20, max_steps: ", steps, "}\nmatrix: {engine: [native/ddp], ranks: ", ranks,
                       "}\nrepeats: ", repeats, "\nseed: 7\nscaling: {mode: strong, global_batch: 32}\n",
                       more);
@@ -160,7 +160,7 @@ TEST(Study, AStoppedRankFailsItsRunAfterTheTimeoutOfTheStudy) {
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
   const std::string study = service.Submit(
-      "study: stopped\nfixed: {model: resnet20, dataset: synthetic, engine: native/ddp, ranks: 2, "
+      "study: stopped\nfixed: {model: resnet8, dataset: synthetic, engine: native/ddp, ranks: 2, "
       "global_batch: 32,"
       " epochs: 20, max_steps: 100000, comm_timeout_s: 8}\n");
   const std::string run = service.WaitUntilTraining(study, 20);
@@ -240,7 +240,7 @@ TEST(Study, SmallerWorldSizesAreFractionsOfTheSameGlobalBatch) {
   ASSERT_EQ(service.Start(), "");
   // Without normalisation the model has large gradients; with a rate of 0.02 the losses become NaN after a few steps.
   const std::string study = service.Submit(
-      absl::StrCat("study: parity\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+      absl::StrCat("study: parity\nfixed: {model: resnet8, dataset: cifar10, data_dir: ", ShippedData(),
                    ", epochs: 1, max_steps: 15, augment: false, batch_norm: eval, backend: auto}\n"
                    "matrix: {ranks: [1, 2, 4]}\nseed: 3\nscaling: {mode: strong, global_batch: 32}\n"
                    "lr: {base: 2e-7, rule: constant}\n"));

@@ -87,7 +87,8 @@ class ClusterFaults : public testing::Test {
   int faults_ = 0;
   int violations_ = 0;
   std::vector<std::string> jobs_before_;  // records of the jobs that ran when the last fault was injected
-  DevCluster cluster_{{"-n", std::to_string(kNodes)}};
+  // A step takes as long as the gradients need on the network, on fast and on slow processors.
+  DevCluster cluster_{{"-n", std::to_string(kNodes), "--rate", "10mbit"}};
   std::unique_ptr<SlurmService> service_;
 };
 

@@ -23,7 +23,7 @@ TEST(FullDisk, RefusesWithAReasonAndGoesOnWhenThereIsRoom) {
   }
   ASSERT_EQ(service.Start(), "");
   const std::string yaml =
-      "study: many\nfixed: {model: resnet20, dataset: synthetic, max_steps: 1}\n"
+      "study: many\nfixed: {model: resnet8, dataset: synthetic, max_steps: 1}\n"
       "measure: {evaluate: false}\nmatrix: {ranks: "
       "[1]}\nrepeats: ";
   const std::string first = service.Submit(yaml + "1\n");

@@ -272,7 +272,7 @@ TEST(FrontCalls, LargeRequestsOfOneClientLoseNoWorkerOfAnother) {
   v1::PlanStudyRequest plan;
   v1::StudySpec& spec = *plan.mutable_spec();
   spec.set_study("large");
-  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet20");
+  (*spec.mutable_fixed()->mutable_fields())["model"].set_string_value("resnet8");
   (*spec.mutable_fixed()->mutable_fields())["dataset"].set_string_value("synthetic");
   const auto add_axis = [&](const std::string& key, int values) {
     auto* axis = spec.add_matrix();

@@ -19,7 +19,7 @@ namespace {
 
 // `more` are further keys, each after a comma.
 std::string Study(const std::string& ranks, int repeats, int steps, const std::string& more = "") {
-  return absl::StrCat("study: faults\nfixed: {model: resnet20, dataset: cifar10, data_dir: ", ShippedData(),
+  return absl::StrCat("study: faults\nfixed: {model: resnet8, dataset: cifar10, data_dir: ", ShippedData(),
                       ", epochs: 100, max_steps: ", steps, more, "}\nmatrix: {ranks: ", ranks,
                       "}\nrepeats: ", repeats,
                       "\nscaling: {mode: strong, global_batch: 32}\nmeasure: {evaluate: false}\n");
@@ -35,7 +35,7 @@ TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
   const int kills = asked != nullptr ? std::atoi(asked) : usual;
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
-  const std::string study = service.Submit(Study("[1, 2]", 2, 60));
+  const std::string study = service.Submit(Study("[1, 2]", 2, 100));
   service.WaitUntilTraining(study, 10);
   for (int k = 0; k < kills; ++k) {
     service.Kill();
@@ -49,7 +49,7 @@ TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
     const size_t before = points();
     EXPECT_TRUE(Eventually([&] { return points() > before || service.WaitFor(study, 1) == 0; }, 60));
   }
-  ASSERT_EQ(service.WaitFor(study, 180), 0) << service.Run({"run", "list", study}).out << service.log();
+  ASSERT_EQ(service.WaitFor(study, 300), 0) << service.Run({"run", "list", study}).out << service.log();
   for (const auto& run : service.Runs(study)) {
     EXPECT_EQ(service.Attempts(run["name"]).size(), 1u) << "training goes on while the coordinator is away";
   }
@@ -60,7 +60,7 @@ TEST(KillNine, OfTheCoordinatorLosesAndDoublesNothing) {
 TEST(KillNine, OfAWorkerEndsItsAttemptAndTheRunIsTriedAgain) {
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
-  const std::string study = service.Submit(Study("[2]", 1, 60));
+  const std::string study = service.Submit(Study("[2]", 1, 100));
   const std::string run = service.WaitUntilTraining(study, 10);
   const std::vector<pid_t> workers = service.Workers(), ranks = service.Ranks();
   ASSERT_FALSE(workers.empty());
@@ -105,7 +105,7 @@ class CheckpointedRun {
   }
   // Waits for the end and checks that a second attempt has continued.
   void ExpectContinued() {
-    ASSERT_EQ(service.WaitFor(study, 180), 0) << service.Run({"run", "show", run}).out << service.log();
+    ASSERT_EQ(service.WaitFor(study, 300), 0) << service.Run({"run", "show", run}).out << service.log();
     const auto attempts = service.Attempts(run);
     ASSERT_EQ(attempts.size(), 2u) << service.Run({"run", "show", run}).out;
     EXPECT_EQ(attempts[1]["state"], "SUCCEEDED");
@@ -125,7 +125,7 @@ class CheckpointedRun {
     ExpectNothingLostOrDoubled(service, study);
   }
 
-  static constexpr int kSteps = 60;
+  static constexpr int kSteps = 100;
   Service service{{"--local-slots", "2"}};
   std::string study, run;
 };
@@ -234,7 +234,7 @@ TEST(KillNine, OfAWorkerLosesNoPointThatItsRankHasWritten) {
 TEST(KillNine, OfOneRankEndsItsAttemptAndTheRunIsTriedAgain) {
   Service service({"--local-slots", "2"});
   ASSERT_EQ(service.Start(), "");
-  const std::string study = service.Submit(Study("[2]", 1, 60));
+  const std::string study = service.Submit(Study("[2]", 1, 100));
   const std::string run = service.WaitUntilTraining(study, 10);
   const std::vector<pid_t> ranks = service.Ranks();
   ASSERT_EQ(ranks.size(), 2u);

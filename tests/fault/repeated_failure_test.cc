@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kStudy[] =
-    "study: s\nfixed: {model: resnet20, dataset: synthetic, max_steps: 1, global_batch: 8}\n"
+    "study: s\nfixed: {model: resnet8, dataset: synthetic, max_steps: 1, global_batch: 8}\n"
     "measure: {evaluate: false}\nmatrix: {ranks: [1]}\nrepeats: ";
 
 TEST(RepeatedFailure, AWorkerThatCannotStartIsStartedAgainWithBackoff) {

@@ -271,6 +271,7 @@ def _environment(directory, ranks, whole):
         "SCALELAB_ATTEMPT_DIR": directory,
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # other tests run on the same cores
     }
 
 
