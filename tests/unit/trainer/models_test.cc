@@ -61,7 +61,8 @@ TEST_P(SmallestImage, TrainsEveryParameterAndAnyLessIsRefused) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     EXPECT_GT(item.value().grad().norm().item<float>(), 0) << item.key();
   }
-  const at::Generator own = at::detail::createCPUGenerator(4), common = at::detail::getDefaultCPUGenerator();
+  const at::Generator own = at::detail::createCPUGenerator(4);
+  const at::Generator& common = at::detail::getDefaultCPUGenerator();
   const at::Tensor own_before = own.get_state(), common_before = common.get_state();
   {
     const at::NoGradGuard no_grad;
