@@ -5,16 +5,10 @@
 #include <vector>
 
 #include "study/file/study_file.h"
+#include "study/file/tree_reader.h"
 #include "study/file/yaml_document.h"
 
 namespace scalelab {
-
-// An error at a position in the file.
-struct Problem {
-  Position at;
-  std::string field;
-  std::string sentence;
-};
 
 // Reads the valid parts of the tree into file->spec and file->positions. Returns the problems of the other
 // parts. A relative data_dir is relative to `directory`; with an empty `directory` it stays relative.
