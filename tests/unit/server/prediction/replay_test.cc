@@ -19,6 +19,14 @@ TEST(Replay, ABandwidthByHand) {
   EXPECT_NEAR(ReplayStep(sizes, 16, 32, 0).value(), 1 + 0.2 * 15 / 16, 1e-9);
 }
 
+TEST(Replay, AWaitAndHiddenCommunicationByHand) {
+  // The same with 0.3 s and 1.2 s of communication. The wait on 4 ranks is 1.0491 x 0.3 / 0.5895 = 0.5339 s,
+  // so m = 0.6661 s and h = 0.5161. m g - h w = 1.25 x 0.6661 - 0.5161 = 0.3165 s.
+  // docs/users/predictions.md has this example.
+  const Sizes sizes = {{1, {1, 0, 0, 32}}, {2, {1, 0.1, 0.3, 32}}, {4, {1, 0.15, 1.2, 32}}};
+  EXPECT_NEAR(ReplayStep(sizes, 16, 32, 0).value(), 1.3165, 5e-5);
+}
+
 TEST(Replay, ALatencyByHand) {
   // 0.01 (p - 1) s of exposed latency.
   const Sizes sizes = {{1, {1, 0, 0, 32}}, {2, {1, 0.01, 0.01, 32}}, {4, {1, 0.03, 0.03, 32}}};
