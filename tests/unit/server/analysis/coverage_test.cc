@@ -1,6 +1,10 @@
 // Tests that 95% intervals contain the true value in about 95% of simulated studies.
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/unit/server/analysis/fixture.h"
@@ -105,16 +109,52 @@ TEST_P(CoverageTest, OfTheHiddenShareToo) {
 // The bounds allow for the randomness of 400 studies: 2.5 standard deviations. `scalelab-bench coverage` simulates more.
 TEST(IntervalTest, OfSpeedupsCoverTheTruthUnderEveryNoiseThatTheModelAssumes) {
   for (const Noise& noise : NoiseKinds()) {
-    if (!noise.holds) continue;
+    // The cases of "cv 5%" are those of "cv 1%" with wider intervals.
+    if (!noise.holds || noise.name == "cv 5%") continue;
     for (const int cells : {2, 4, 12}) {
       for (const int n : {2, 3, 5, 10, 20}) {
-        if (cells == 12 && n > 5) continue;
+        // Twelve cells with many repeats take longest; one kind has all blocks, the other lacks many.
+        if (cells == 12 && n > 5 && noise.name != "block sd 10%" && noise.name != "30% of runs missing")
+          continue;
         const Coverage coverage = SpeedupCoverage(noise, cells, n, 400, 11);
         EXPECT_GE(coverage.covered, 0.93 - 0.032) << noise.name << ", " << cells << " cells, n = " << n;
         EXPECT_LE(coverage.covered, 0.9976) << noise.name << ", " << cells << " cells, n = " << n;
       }
     }
   }
+}
+
+// A share of intervals, in percent, from the coverage table in docs/users/reading-a-curve-statistics.md.
+struct Documented {
+  const char* noise;
+  int cells, n;
+  double percent;
+};
+
+// Fails both if fewer and if more intervals contain the truth than the table has, because the table is then wrong.
+TEST(IntervalTest, OfSpeedupsCoverTheTruthAsDocumentedWhereTheAssumptionsDoNotHold) {
+  constexpr double kDocumentedStudies = 600, kSimulated = 400;
+  constexpr Documented kTable[] = {
+      {"drift 20%", 2, 2, 84.5},        {"step of 10%", 2, 3, 100.0},
+      {"correlated 0.7", 2, 3, 93.2},   {"10% of runs 30% slow", 4, 5, 99.0},
+      {"sd 1% x ranks", 12, 2, 91.0},   {"slow runs 2% x ranks", 4, 20, 66.5},
+      {"t with 2 df", 12, 3, 99.2},     {"drift 20%, listed", 2, 10, 40.0},
+      {"drift 20%, listed", 4, 5, 0.7}, {"drift 20%, listed", 12, 10, 80.7},
+  };
+  std::set<std::string> covered;
+  const std::vector<Noise> kinds = NoiseKinds();
+  for (const Documented& row : kTable) {
+    const auto noise = std::ranges::find_if(kinds, [&](const Noise& kind) { return kind.name == row.noise; });
+    ASSERT_TRUE(noise != kinds.end()) << row.noise;
+    const double share = row.percent / 100, variable = std::clamp(share, 0.01, 0.99);
+    // Three standard deviations of the difference between two simulations.
+    const double margin =
+        3 * std::sqrt(variable * (1 - variable) * (1 / kDocumentedStudies + 1 / kSimulated));
+    const Coverage coverage = SpeedupCoverage(*noise, row.cells, row.n, static_cast<int>(kSimulated), 15);
+    EXPECT_NEAR(coverage.covered, share, margin) << row.noise << ", " << row.cells << " cells, n = " << row.n;
+    covered.insert(row.noise);
+  }
+  for (const Noise& noise : kinds) EXPECT_TRUE(noise.holds || covered.contains(noise.name)) << noise.name;
 }
 
 TEST(IntervalTest, OfFourCellsAreNarrowerThanThoseOfTwoAtFewRepeats) {
@@ -133,6 +173,10 @@ TEST(IntervalTest, OfFitsCoverParametersNearZero) {
       EXPECT_GE(coverage.covered, 0.93 - 0.032) << "n = " << n << ", usl = " << usl;
       EXPECT_GT(coverage.half_width, 0);
     }
+  }
+  for (const int n : {3, 5}) {
+    const Coverage contention = FitCoverage(0.001, true, noise, n, 400, 13, true);
+    EXPECT_GE(contention.covered, 0.93 - 0.032) << "n = " << n << ", contention";
   }
 }
 

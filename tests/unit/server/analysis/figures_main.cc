@@ -1,10 +1,11 @@
-// Prints the figures of a few studies with the values that they are computed from, as JSON. scipy_test.py computes them
-// again with SciPy.
+// Prints the figures of a few studies with the values that they are computed from, as JSON with as many digits as a double
+// has. scipy_test.py computes them again with SciPy.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "server/analysis/communication.h"
 #include "server/analysis/distributions.h"
 #include "server/analysis/factors/gradient_noise.h"
 #include "server/analysis/factors/log_estimate.h"
@@ -12,12 +13,12 @@
 #include "server/analysis/factors/step_parts.h"
 #include "server/analysis/factors/time_to_target.h"
 #include "server/analysis/fits.h"
+#include "server/analysis/outliers.h"
 #include "server/analysis/ratios.h"
 #include "server/analysis/statistics.h"
-#include "server/prediction/bucket_replay.h"
-#include "server/prediction/conformal.h"
-#include "server/prediction/models.h"
+#include "server/noise/references.h"
 #include "tests/unit/server/analysis/fixture.h"
+#include "tests/unit/server/analysis/prediction_figures.h"
 
 namespace scalelab::server {
 namespace {
@@ -30,7 +31,12 @@ struct Study {
   std::vector<Sample> samples;
 };
 
-Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed) {
+// The contention and the coherency of the cells.
+struct Law {
+  double contention = 0.03, coherency = 0.002;
+};
+
+Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed, const Law& law = {}) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;
@@ -42,7 +48,7 @@ Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed) {
     std::shuffle(order.begin(), order.end(), random);
     for (const size_t cell : order) {
       const double p = study.ranks[cell];
-      const double value = 100 * p / (1 + 0.03 * (p - 1) + 0.002 * p * (p - 1)) *
+      const double value = 100 * p / (1 + law.contention * (p - 1) + law.coherency * p * (p - 1)) *
                            (1 + 0.03 * normal(random)) * (1 + 0.05 * block);
       time += 50 + 20 * uniform(random);
       if (block > 1 && uniform(random) < missing) continue;
@@ -55,11 +61,17 @@ Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed) {
   return study;
 }
 
-json Describe(const Study& study, int blocks) {
-  const BlockBootstrap bootstrap(blocks, 1000, 0.95);
+json Describe(const v1::Estimate& e) { return {e.mean(), e.low(), e.high()}; }
+
+std::vector<const Sample*> PointersTo(const std::vector<Sample>& samples) {
   std::vector<const Sample*> pointers;
-  for (const Sample& sample : study.samples) pointers.push_back(&sample);
-  CellRatios ratios(pointers, bootstrap);
+  for (const Sample& sample : samples) pointers.push_back(&sample);
+  return pointers;
+}
+
+json Describe(const Study& study, int blocks, bool fits = true) {
+  const BlockBootstrap bootstrap(blocks, 1000, 0.95);
+  CellRatios ratios(PointersTo(study.samples), bootstrap);
   json out{{"ranks", study.ranks}, {"blocks", blocks}};
   for (const Sample& sample : study.samples) {
     const auto mean = EstimateMean(sample.value, bootstrap.critical(), -kNoLimit, kNoLimit);
@@ -79,9 +91,9 @@ json Describe(const Study& study, int blocks) {
     out["differences"].push_back({{"ratio", difference->ratio},
                                   {"error", difference->error},
                                   {"df", difference->df},
-                                  {"low", ratio->estimate.low()},
-                                  {"high", ratio->estimate.high()}});
+                                  {"speedup", Describe(ratio->estimate)}});
   }
+  if (!fits) return out;
   for (const auto& fit : FitLaws(study.ranks, {0, 1, 2, 3}, 0, ratios)) {
     json parameters;
     for (const auto& [name, estimate] : fit.parameters())
@@ -107,7 +119,72 @@ json Distributions() {
   return out;
 }
 
-json Describe(const v1::Estimate& e) { return {e.mean(), e.low(), e.high()}; }
+json Widening() {
+  json out;
+  for (const int n : {8, 10, 33, 64}) out.push_back({n, BlockBootstrap(n, 1000, 0.95).Widening(n)});
+  return out;
+}
+
+// Every seventh value is slower by up to 50%.
+json Outliers(int repeats, double missing, uint64_t seed) {
+  Study study = MakeStudy(repeats, false, missing, seed);
+  size_t place = 0;
+  for (Sample& sample : study.samples) {
+    for (double& value : sample.value) {
+      if (++place % 7 == 0) value /= 1 + 0.05 * static_cast<double>(place * 3 % 11);
+    }
+  }
+  json out{{"blocks", repeats}};
+  const auto outliers = FindOutliers(PointersTo(study.samples), repeats);
+  for (size_t cell = 0; cell < outliers.size(); ++cell) {
+    const Sample& sample = study.samples[cell];
+    json listed = json::array();
+    for (const Outlier& outlier : outliers[cell]) listed.push_back({outlier.place, outlier.residual});
+    out["cells"].push_back({{"block", sample.block}, {"value", sample.value}, {"outliers", listed}});
+  }
+  return out;
+}
+
+// Steps take 1 s without communication, 1.1 s with it and 1.3 s serially. Each kind lacks one other block.
+json Communication(int repeats) {
+  std::mt19937_64 random(51);
+  std::normal_distribution<double> normal;
+  Steps cell, none, serial;
+  for (int block = 0; block < repeats; ++block) {
+    const double of_block = 1 + 0.05 * normal(random);
+    int missing = 1;
+    for (Steps* steps : {&cell, &none, &serial}) {
+      const double seconds = (steps == &cell ? 1.1 : steps == &none ? 1.0 : 1.3) * of_block;
+      const double noise = 0.01 * normal(random);
+      if (repeats > 4 && block == missing++) continue;
+      steps->seconds.block.push_back(block);
+      steps->seconds.value.push_back(seconds + noise);
+    }
+  }
+  const BlockBootstrap bootstrap(repeats, 1000, 0.95);
+  const v1::CommunicationCost cost = CompareSteps(cell, none, serial, bootstrap);
+  json out{{"exposed", Describe(cost.exposed())},
+           {"total", Describe(cost.total())},
+           {"hidden", Describe(cost.hidden())}};
+  const auto describe = [](const Steps& steps) {
+    return json{{"block", steps.seconds.block}, {"value", steps.seconds.value}};
+  };
+  out["steps"] = {{"cell", describe(cell)}, {"none", describe(none)}, {"serial", describe(serial)}};
+  return out;
+}
+
+json Bands() {
+  json out;
+  const std::vector<double> values = {100.5, 101, 99.25, 100, 102, 97.5, 100.25, 99};
+  for (const std::ptrdiff_t count : {5, 6, 8}) {
+    for (const double floor : {0.1, 12.0}) {
+      const std::vector<double> earlier(values.begin(), values.begin() + count);
+      const Band band = *BandOf(earlier, floor);
+      out.push_back({earlier, floor, band.median, band.width});
+    }
+  }
+  return out;
+}
 
 // Times of `repeats` repeats on `ranks` ranks, as scipy_test.py reads them.
 struct Timed {
@@ -228,6 +305,31 @@ json Comparisons(int repeats, uint64_t seed) {
   return out;
 }
 
+// Three engines on four days, which differ by 10%. The last engine did not run on the second day.
+json Days() {
+  const std::vector<std::string> keys = {R"({"engine":"e0"})", R"({"engine":"e1"})", R"({"engine":"e2"})"};
+  std::mt19937_64 random(61);
+  std::normal_distribution<double> normal;
+  json out{{"blocks", 4}, {"engines", {json::array(), json::array(), json::array()}}};
+  std::vector<Results> studies(4);
+  std::vector<const Results*> pointers;
+  for (size_t day = 0; day < studies.size(); ++day) {
+    pointers.push_back(&studies[day]);
+    for (size_t engine = 0; engine < keys.size(); ++engine) {
+      std::vector<double> values;
+      for (size_t repeat = 0; repeat < 2 + day % 2 && !(engine == 2 && day == 1); ++repeat)
+        values.push_back(100 * (1 + 0.1 * static_cast<double>(day) + 0.05 * static_cast<double>(engine)) *
+                         (1 + 0.02 * normal(random)));
+      out["engines"][engine].push_back(values);
+      if (!values.empty()) studies[day].Cell(2, keys[engine]).Ok(values);
+    }
+  }
+  const auto compared = Results::Compare(pointers, "engine", 0.1);
+  for (const auto& pair : compared.groups(0).pairs()) out["pairs"].push_back(Describe(pair));
+  out["noise_floor"] = compared.groups(0).noise_floor();
+  return out;
+}
+
 json Advised(bool adaptive) {
   const Study study = MakeStudy(5, false, 0, 31);
   json out{{"blocks", 5}, {"ranks", study.ranks}, {"adaptive", adaptive}};
@@ -272,36 +374,6 @@ json Targets() {
           {"samples", all.samples()}};
 }
 
-json Predictions() {
-  json out;
-  for (const double serial : {0.01, 0.2}) {
-    std::vector<MeasuredSize> measured;
-    json input;
-    for (const int ranks : {1, 2, 4, 8, 16}) {
-      const double wobble = 1 + 0.01 * (ranks % 3);
-      measured.push_back({ranks, 500 * wobble * ranks / (1 + serial * (ranks - 1))});
-      input.push_back({ranks, measured.back().throughput});
-    }
-    out["models"].push_back(
-        {{"measured", input}, {"ranks", 48}, {"predicted", PredictByModels(measured, 48)}});
-  }
-  std::vector<AllReduceTime> times;
-  for (const int ranks : {2, 4, 8}) {
-    for (const double bytes : {1e3, 1e6, 2.5e7}) {
-      const double p = ranks, wobble = 1 + 0.05 * ((ranks + static_cast<int>(bytes / 1e3)) % 3);
-      times.push_back({ranks, bytes, wobble * (2 * (p - 1) * 2e-5 + 2 * (p - 1) / p * bytes / 1e9)});
-      out["all_reduces"].push_back({ranks, bytes, times.back().seconds});
-    }
-  }
-  const RingCost ring = FitRing(times);
-  out["ring"] = {ring.alpha, ring.beta};
-  std::vector<double> scores;
-  for (int i = 0; i < 37; ++i) scores.push_back(0.1 + 0.05 * (i * 7 % 37));
-  out["scores"] = scores;
-  out["conformal"] = ConformalFactor(scores);
-  return out;
-}
-
 }  // namespace
 }  // namespace scalelab::server
 
@@ -313,11 +385,29 @@ int main() {
     out["studies"].push_back(Describe(MakeStudy(n, true, 0, 2), n));
     out["studies"].push_back(Describe(MakeStudy(n, true, 0.2, 3), n));
   }
+  // Without the fits that NumPy would compute for seconds, with a model of all values for each block that is left out.
+  for (const int n : {8, 12, 70}) {
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0, 4), n));
+    out["studies"].push_back(Describe(MakeStudy(n, false, 0.2, 5), n, n < 70));
+  }
+  out["studies"].push_back(Describe(MakeStudy(90, false, 0.05, 6), 90, false));
+  // Parameters at the ends of their ranges.
+  for (const Law& law : {Law{-0.02, 0.004}, Law{0.15, -0.004}, Law{-0.03, -0.001}, Law{1.3, 0}}) {
+    for (const int n : {2, 5, 9}) out["studies"].push_back(Describe(MakeStudy(n, false, 0, 7, law), n));
+  }
+  out["widening"] = Widening();
+  for (const int n : {6, 7, 20}) {
+    out["outliers"].push_back(Outliers(n, 0, static_cast<uint64_t>(n)));
+    out["outliers"].push_back(Outliers(n, 0.2, static_cast<uint64_t>(n)));
+  }
+  for (const int n : {3, 4, 7, 70}) out["communication"].push_back(Communication(n));
+  out["bands"] = Bands();
   for (const int n : {2, 3, 8}) out["factors"].push_back(Factors(n, static_cast<uint64_t>(n)));
   for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, static_cast<uint64_t>(20 + n)));
+  out["days"] = Days();
   for (const bool adaptive : {false, true}) out["advice"].push_back(Advised(adaptive));
   out["targets"] = Targets();
-  out["predictions"] = Predictions();
+  out["predictions"] = PredictionFigures();
   out["units"] = UnequalUnits();
   out["noise"] = Noise();
   std::cout << out.dump() << "\n";

@@ -1,0 +1,30 @@
+"""Compares figures of scalelab with those of NumPy and SciPy."""
+
+import sys
+
+from scipy import stats
+
+TOLERANCE = 1e-9  # relative
+checked = 0
+
+
+def check(what, actual, expected):
+    """Fails unless the two numbers agree. If 0 is expected, the figure must be exactly 0."""
+    global checked
+    checked += 1
+    if not abs(actual - expected) <= TOLERANCE * abs(expected):
+        sys.exit(f"{what}: scalelab has {actual!r}, SciPy {expected!r}")
+
+
+def check_estimate(what, estimate, expected):
+    for name, actual, value in zip(("", " low", " high"), estimate, expected):
+        check(what + name, actual, value)
+
+
+def student(p, df):
+    """Returns a quantile of Student's t distribution. SciPy's quantiles have errors of up to 5e-10 in the probability. Two steps of
+    Newton's method with SciPy's distribution function, which is accurate, remove them."""
+    t = stats.t.ppf(p, df)
+    for _ in range(2):
+        t -= (stats.t.cdf(t, df) - p) / stats.t.pdf(t, df)
+    return t
