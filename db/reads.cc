@@ -332,6 +332,29 @@ absl::Status RunRange(Database& db, int64_t study_id, int64_t& first, int64_t& l
   return range.status();
 }
 
+namespace {
+
+// Counts the attempts of the run of `row` by the reasons why they were repeated.
+absl::Status CountRepeatedAttempts(Statement& attempts, CurveRow& row) {
+  attempts.Reset();
+  attempts.Bind(row.run_id);
+  int64_t newest = 0;  // largest step from which a later attempt continued
+  while (attempts.Step()) {
+    AttemptState state = AttemptState::kAssigned;
+    Cause cause = Cause::kNone;
+    int64_t resumed = 0;
+    attempts.Read(state, cause, resumed);
+    const bool ended_from_outside = cause == Cause::kTimeout || cause == Cause::kPreempted;
+    if (state == AttemptState::kCancelled) ++row.cancelled_attempts;
+    if (state == AttemptState::kFailed && cause == Cause::kNoisy) ++row.noisy_attempts;
+    if (state == AttemptState::kFailed && ended_from_outside && newest > resumed) ++row.continued_attempts;
+    newest = std::max(newest, resumed);
+  }
+  return attempts.status();
+}
+
+}  // namespace
+
 absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_t last,
                            std::vector<CurveRow>& rows) {
   // The ids of a study's runs are adjacent, and so are those of their summaries: two parallel scans replace a
@@ -346,6 +369,8 @@ absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_
       "SELECT run_id, attempt_id, throughput, epoch_seconds, comm_share, peak_memory, accuracy, train_loss, "
       "time_to_accuracy, fingerprint, reported_step, nodes_hash FROM run_summary WHERE run_id BETWEEN ? AND "
       "? ORDER BY run_id");
+  Statement attempts(db,
+                     "SELECT state, cause, resumed_step FROM attempt WHERE run_id = ? ORDER BY number DESC");
   runs.Bind(first, last, study_id);
   summaries.Bind(first, last);
   rows.reserve(std::clamp<int64_t>(last - first + 1, 0, 100'000));
@@ -359,6 +384,9 @@ absl::Status ReadCurveRows(Database& db, int64_t study_id, int64_t first, int64_
     CurveRow& row = rows.emplace_back();
     runs.Read(row.run_id, row.cell_id, row.repeat, row.state, row.cause, row.started, row.finished,
               row.attempts, row.message);
+    if (row.attempts > 1 && row.state == RunState::kSucceeded) {
+      if (absl::Status status = CountRepeatedAttempts(attempts, row); !status.ok()) return status;
+    }
     while (summary_id < row.run_id) next_summary();
     if (summary_id == row.run_id) {
       summaries.Read(summary_id, row.attempt_id, row.throughput, row.epoch_seconds, row.comm_share,

@@ -298,6 +298,10 @@ struct CurveRow {
   std::optional<double> reported_step;  // as in RunSummary
   int64_t nodes_hash = 0;
   std::string message;  // as in RunRow: for a run that succeeded, which values were refused and why
+  // Numbers of attempts of a run that succeeded, 0 for other runs. The remaining attempts failed, except the last one.
+  int noisy_attempts = 0;      // repeated because they were noisy
+  int continued_attempts = 0;  // ended by a time limit or a preemption, and continued from a checkpoint
+  int cancelled_attempts = 0;  // cancelled by a user, who then retried the run
 };
 
 // Rows of a study, sorted by cell and repeat. Several callers may have the same rows. Never null.

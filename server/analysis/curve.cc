@@ -362,6 +362,8 @@ CurvePoint CurveMaker::MakePoint(const Point& point, const std::string& fingerpr
   out.set_failed(point.failed);
   out.set_retried(point.retried);
   out.set_noisy(point.noisy);
+  out.set_rerun(point.rerun);
+  out.set_continued(point.continued);
   out.set_global_batch(point.cell->global_batch);
   if (point.cell->ranks > 0) out.set_batch_per_rank(point.cell->global_batch / point.cell->ranks);
   const auto mean_of = [&](const std::vector<double>& values, double max, auto mutable_field,

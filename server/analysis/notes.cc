@@ -109,6 +109,12 @@ void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& o
   if (point.retried > 0)
     out.add_notes(
         absl::StrCat(Runs(static_cast<size_t>(point.retried)), " succeeded only after a failed attempt"));
+  if (point.rerun > 0)
+    out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.rerun)), point.rerun == 1 ? " was" : " were",
+                               " repeated because an attempt was disturbed by other load on the nodes"));
+  if (point.continued > 0)
+    out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.continued)),
+                               " continued from a checkpoint after a time limit or a preemption"));
   if (point.noisy > 0)
     out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.noisy)), point.noisy == 1 ? " was" : " were",
                                " disturbed by other load on the nodes, and ", point.noisy == 1 ? "is" : "are",

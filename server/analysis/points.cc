@@ -43,7 +43,10 @@ void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat
                            &accuracy = RangeOf("run/accuracy"), &loss = RangeOf("run/train_loss"),
                            &time = RangeOf("run/time_to_accuracy_s");
   ++point.succeeded;
-  if (row.attempts > 1) ++point.retried;
+  const int not_failed = 1 + row.noisy_attempts + row.continued_attempts + row.cancelled_attempts;
+  if (row.attempts > not_failed) ++point.retried;
+  if (row.noisy_attempts > 0) ++point.rerun;
+  if (row.continued_attempts > 0) ++point.continued;
   if (row.cause == db::Cause::kNoisy) ++point.noisy;
   if (!row.message.empty()) point.refused.push_back(row.message);
   AddUsable(row.throughput, throughput, point, [&](double value) {

@@ -28,6 +28,8 @@ struct Point {
   int most_concurrent = 0;
   std::vector<std::string> refused;          // why values of its runs are not used
   std::vector<const db::CurveRow*> results;  // rows of `throughput`
+  int rerun = 0;      // number of repeats that were made again because an attempt was noisy
+  int continued = 0;  // number of repeats that continued from a checkpoint after an interruption
 
   int asked() const { return succeeded + failed + pending + cancelled; }
   // Reserves memory for the results of `count` rows.

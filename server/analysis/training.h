@@ -19,8 +19,8 @@
 //
 // Rounding errors start at 1e-7 and grow from step to step, a hundredfold at learning rates at which the loss
 // first rises, until the losses differ like those of two seeds. An engine with another recipe differs from
-// the first step on. docs/users/read-a-curve.md has the measurements. By the end of an epoch, rounding errors
-// have the same effect as another seed, so the band is wide, and a slow drift of a few percent is not
+// the first step on. docs/users/reading-a-curve.md has the measurements. By the end of an epoch, rounding
+// errors have the same effect as another seed, so the band is wide, and a slow drift of a few percent is not
 // detected. For a loss below 0.2 the band of a loss of 0.2 is used, because small absolute differences are
 // large relative to such a loss.
 #pragma once

@@ -1,4 +1,5 @@
 // The contract of every Store: studies, cells, runs, attempts, allocations and results.
+#include <array>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -415,6 +416,46 @@ TEST_P(StoreContract, GivesCurveRowsByCellAndRepeatWithTheirResults) {
   EXPECT_EQ(rows[1].finished, 22);
   ASSERT_THAT(*store_->ListCurveRows(2).value(), SizeIs(1));
   EXPECT_EQ(store_->ListCurveRows(2).value()->front().throughput, 999);
+}
+
+TEST_P(StoreContract, CurveRowsTellWhyAttemptsWereRepeated) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1)};
+  batch.cells = {ACell(1, 1)};
+  const auto add = [&](AttemptState state, Cause cause, int64_t resumed) {
+    AttemptRow& attempt = batch.attempts.emplace_back(AnAttempt(
+        static_cast<int64_t>(batch.attempts.size()) + 1, batch.runs.back().id, ++batch.runs.back().attempts));
+    attempt.state = state;
+    attempt.cause = cause;
+    attempt.resumed_step = resumed;
+  };
+  const auto run = [&] {
+    const int64_t id = static_cast<int64_t>(batch.runs.size()) + 1;
+    batch.runs.push_back(ARun(id, 1, 1, static_cast<int>(id)));
+    batch.runs.back().state = RunState::kSucceeded;
+    batch.runs.back().attempts = 0;
+  };
+  run();  // noisy, and the last attempt is noisy, too
+  add(AttemptState::kFailed, Cause::kNoisy, 0);
+  add(AttemptState::kSucceeded, Cause::kNoisy, 0);
+  run();  // continued twice, with a failure in between
+  add(AttemptState::kFailed, Cause::kPreempted, 0);
+  add(AttemptState::kFailed, Cause::kNodeFail, 0);
+  add(AttemptState::kFailed, Cause::kTimeout, 100);
+  add(AttemptState::kSucceeded, Cause::kNone, 200);
+  run();  // preempted, and then begun again with the first step
+  add(AttemptState::kFailed, Cause::kPreempted, 0);
+  add(AttemptState::kSucceeded, Cause::kNone, 0);
+  run();
+  add(AttemptState::kCancelled, Cause::kNone, 0);
+  add(AttemptState::kSucceeded, Cause::kNone, 0);
+  Commit(batch);
+  const std::vector<CurveRow> rows = *store_->ListCurveRows(1).value();
+  std::vector<std::array<int, 4>> counts;
+  for (const CurveRow& row : rows)
+    counts.push_back({row.attempts, row.noisy_attempts, row.continued_attempts, row.cancelled_attempts});
+  EXPECT_THAT(counts, ElementsAre(ElementsAre(2, 1, 0, 0), ElementsAre(4, 0, 2, 0), ElementsAre(2, 0, 0, 0),
+                                  ElementsAre(2, 0, 0, 1)));
 }
 
 TEST_P(StoreContract, FindsTheAttemptsOfAllStudiesAtTheTimeOfAStudy) {

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
-#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "google/protobuf/util/json_util.h"
+#include "server/analysis/comparison/advice_text.h"
 #include "server/analysis/ratios.h"
 #include "server/analysis/statistics.h"
 
@@ -19,8 +18,10 @@ namespace {
 using scalelab::v1::Advice;
 using scalelab::v1::AdvisedSize;
 using scalelab::v1::Estimate;
+using scalelab::v1::OpenDecision;
 
-constexpr int kMostRepeats = 100;
+// Additional repeats that give an interval to a figure that has none.
+constexpr int kForFirstInterval = 2;
 
 enum class Answer { kNo, kUnknown, kYes };
 
@@ -42,7 +43,26 @@ Answer Above(const Estimate& estimate, double limit) {
   return estimate.high() < limit ? Answer::kNo : Answer::kUnknown;
 }
 
-std::string WithRanks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
+// An interval and the limit on which a decision depends.
+struct Margin {
+  double distance = 0;  // from the estimate to the limit
+  double half = 0;      // half width of the interval
+  int repeats = 1;      // from which the interval comes
+  double df = 0;        // its degrees of freedom; 0: there is no interval
+};
+
+// Returns the least number of additional repeats after which the half width would be below the distance, or
+// kMostAdditionalRepeats + 1 if it is larger than kMostAdditionalRepeats. See advise.h for the assumptions.
+int AdditionalRepeats(const Margin& margin, const CriticalValues& critical) {
+  if (margin.df <= 0) return kForFirstInterval;
+  const double t = critical.T(margin.df);
+  for (int more = 1; more <= kMostAdditionalRepeats; ++more) {
+    const double n = margin.repeats + more;
+    const double df = margin.repeats > 1 ? margin.df * (n - 1) / (margin.repeats - 1) : margin.df + more;
+    if (margin.half * critical.T(df) / t * std::sqrt(margin.repeats / n) < margin.distance) return more;
+  }
+  return kMostAdditionalRepeats + 1;
+}
 
 class Adviser {
  public:
@@ -62,9 +82,9 @@ class Adviser {
   Advice Make() {
     AddSizes();
     Recommend();
+    FindOpenSteps();
     FindBest();
-    CountRepeats();
-    advice_.set_text(Text());
+    advice_.set_text(AdviceText(advice_, options_, measured_hours_));
     return std::move(advice_);
   }
 
@@ -74,13 +94,20 @@ class Adviser {
   }
   void AddSizes();
   void Recommend();
+  // Finds the steps and the deadlines that are open.
+  void FindOpenSteps();
+  // Finds the cheapest and the fastest size.
   void FindBest();
-  void CountRepeats();
+  void AddOpen(OpenDecision::Kind kind, std::vector<size_t> sizes, int more);
+  // Returns the margin between the logarithm of the throughput of size `a` / that of size `b`, and `limit`.
+  Margin MarginOf(size_t a, size_t b, double limit) const;
+  // Returns the margin between the hours of a size and the deadline.
+  Margin MarginOfHours(size_t i) const;
   Estimate HoursOf(size_t i) const;
+  Estimate DerivedHours(size_t i) const;
   // Relative times cannot be compared with a deadline.
   bool HasDeadline() const { return options_.deadline_hours > 0 && measured_hours_; }
   Answer InTime(size_t i) const;
-  std::string Text() const;
 
   const Machine& machine_;
   CellRatios& ratios_;
@@ -120,14 +147,26 @@ void Adviser::AddSizes() {
 Estimate Adviser::HoursOf(size_t i) const {
   const Estimate ratio = Ratio(i, 0).estimate;
   if (!measured_hours_) return MapOf(ratio, [](double s) { return 1 / s; });
-  const double hours = options_.epochs / 3600;
   const std::vector<double>& own = machine_.epoch_seconds[sizes_[i].cell];
-  if (!own.empty())
-    return MapOf(EstimateMean(own, ratios_.bootstrap().critical(), 0, kNoLimit),
-                 [&](double seconds) { return seconds * hours; });
-  Estimate derived;  // without an interval
-  derived.set_mean(Mean(machine_.epoch_seconds[sizes_[0].cell]) * hours / ratio.mean());
+  if (own.empty()) return DerivedHours(i);
+  return MapOf(EstimateMean(own, ratios_.bootstrap().critical(), 0, kNoLimit),
+               [&](double seconds) { return seconds * options_.epochs / 3600; });
+}
+
+// Returns the hours of the smallest size / the speedup. The correlation of the two is unknown. Their intervals are therefore
+// computed with half of the error probability each, so that both hold together with the confidence (Boole's inequality).
+Estimate Adviser::DerivedHours(size_t i) const {
+  const CriticalValues critical((1 + ratios_.bootstrap().critical().confidence()) / 2);
+  const CellRatios::Ratio ratio = Ratio(i, 0);
+  const Estimate first = EstimateMean(machine_.epoch_seconds[sizes_[0].cell], critical, 0, kNoLimit);
+  const double factor = options_.epochs / 3600 / ratio.estimate.mean();
+  Estimate derived;
+  derived.set_mean(first.mean() * factor);
   derived.set_median(derived.mean());
+  if (!first.has_low() || !ratio.estimate.has_low() || ratio.df <= 0) return derived;
+  const double spread = std::exp(critical.T(ratio.df) * ratio.error);
+  derived.set_low(first.low() * factor / spread);
+  derived.set_high(first.high() * factor * spread);
   return derived;
 }
 
@@ -160,7 +199,9 @@ void Adviser::Recommend() {
     const auto late = [&](size_t i) {
       return advice_.sizes(static_cast<int>(i)).hours().mean() > options_.deadline_hours;
     };
-    while (chosen + 1 < sizes_.size() && late(chosen)) ++chosen;
+    for (; chosen + 1 < sizes_.size() && late(chosen); ++chosen) {
+      if (InTime(chosen) == Answer::kUnknown) possible.push_back(chosen);
+    }
     std::erase_if(possible, [&](size_t i) { return InTime(i) == Answer::kNo; });
     if (std::ranges::find(possible, chosen) == possible.end()) possible.push_back(chosen);
     if (InTime(chosen) == Answer::kUnknown && chosen + 1 < sizes_.size()) possible.push_back(chosen + 1);
@@ -175,7 +216,7 @@ void Adviser::Recommend() {
 
 // The cheapest size has the largest throughput per rank, the fastest the largest throughput.
 void Adviser::FindBest() {
-  const auto find = [&](bool per_rank, auto* candidates) {
+  const auto find = [&](bool per_rank, OpenDecision::Kind kind, auto* candidates) {
     const auto worth = [&](size_t i) {
       return Ratio(i, 0).estimate.mean() / (per_rank ? sizes_[i].ranks : 1);
     };
@@ -183,96 +224,83 @@ void Adviser::FindBest() {
     for (size_t i = 1; i < sizes_.size(); ++i) {
       if (worth(i) > worth(best)) best = i;
     }
+    std::vector<size_t> possible;
+    int more = 0;
     for (size_t i = 0; i < sizes_.size(); ++i) {
       const Estimate ratio = Ratio(i, best).estimate;
       const double share = per_rank ? static_cast<double>(sizes_[best].ranks) / sizes_[i].ranks : 1;
-      if (i == best || !ratio.has_high() || ratio.high() * share >= 1) candidates->Add(sizes_[i].ranks);
+      if (i != best && ratio.has_high() && ratio.high() * share < 1) continue;
+      possible.push_back(i);
+      candidates->Add(sizes_[i].ranks);
+      if (i != best)
+        more = std::max(
+            more, AdditionalRepeats(MarginOf(i, best, -std::log(share)), ratios_.bootstrap().critical()));
     }
+    if (possible.size() > 1) AddOpen(kind, std::move(possible), more);
     return sizes_[best].ranks;
   };
-  advice_.set_cheapest(find(true, advice_.mutable_cheapest_candidates()));
-  advice_.set_fastest(find(false, advice_.mutable_fastest_candidates()));
+  advice_.set_cheapest(find(true, OpenDecision::CHEAPEST, advice_.mutable_cheapest_candidates()));
+  advice_.set_fastest(find(false, OpenDecision::FASTEST, advice_.mutable_fastest_candidates()));
 }
 
-// The half width of an interval is proportional to 1 / sqrt(repeats). Returns the repeats after which the
-// interval of the gain would not contain the least gain any more.
-void Adviser::CountRepeats() {
-  double needed = 0;
+void Adviser::AddOpen(OpenDecision::Kind kind, std::vector<size_t> sizes, int more) {
+  std::ranges::sort(sizes);
+  OpenDecision& decision = *advice_.add_open_decisions();
+  decision.set_kind(kind);
+  for (const size_t i : sizes) decision.add_ranks(sizes_[i].ranks);
+  if (more <= kMostAdditionalRepeats) decision.set_additional_repeats(more);
+}
+
+// A step does not matter if the size before it is certainly too slow, because then a larger one is needed anyway.
+void Adviser::FindOpenSteps() {
+  int needed = 0;
+  const auto add = [&](OpenDecision::Kind kind, std::vector<size_t> sizes, const Margin& margin) {
+    const int more = AdditionalRepeats(margin, ratios_.bootstrap().critical());
+    needed = std::max(needed, margin.repeats + more);
+    AddOpen(kind, std::move(sizes), more);
+  };
   for (const size_t i : undecided_) {
-    const CellRatios::Ratio step = Ratio(i, i - 1);
-    const double n = static_cast<double>(std::max(1, step.common));
-    if (step.df <= 0) {
-      needed = std::max(needed, n + 2);
-      continue;
-    }
+    if (HasDeadline() && InTime(i - 1) == Answer::kNo) continue;
     const double doublings = std::log2(static_cast<double>(sizes_[i].ranks) / sizes_[i - 1].ranks);
-    const double distance =
-        std::abs(std::log(step.estimate.mean()) - doublings * std::log1p(options_.min_gain));
-    const double half = ratios_.bootstrap().critical().T(std::max(step.df, 10.0)) * step.error;
-    needed =
-        std::max(needed, distance > 0 ? std::max(n + 1, std::ceil(n * half * half / (distance * distance)))
-                                      : static_cast<double>(kMostRepeats + 1));
+    add(OpenDecision::GAIN, {i - 1, i}, MarginOf(i, i - 1, doublings * std::log1p(options_.min_gain)));
   }
-  advice_.set_repeats_needed(static_cast<int>(std::min<double>(needed, kMostRepeats + 1)));
+  for (size_t i = 0; HasDeadline() && i < sizes_.size(); ++i) {
+    const bool possible =
+        advice_.recommended() == 0 ||
+        std::ranges::find(advice_.candidates(), sizes_[i].ranks) != advice_.candidates().end();
+    if (!possible || InTime(i) != Answer::kUnknown) continue;
+    std::vector<size_t> sizes = {i};
+    if (machine_.epoch_seconds[sizes_[i].cell].empty()) sizes.push_back(0);
+    add(OpenDecision::DEADLINE, std::move(sizes), MarginOfHours(i));
+  }
+  advice_.set_repeats_needed(needed);
 }
 
-std::string Adviser::Text() const {
-  if (sizes_.size() < 2) return "Only one world size has results, so there is nothing to choose.";
-  std::string text;
-  if (!measured_hours_) {
-    text =
-        "The runs report no run/epoch_seconds, so hours and costs are relative to the smallest world size. ";
-    if (options_.deadline_hours > 0) absl::StrAppend(&text, "The deadline is not considered. ");
-  }
-  const auto step_text = [&](const AdvisedSize& size, int before) {
-    const std::string interval =
-        size.gain().has_low()
-            ? absl::StrFormat(" [%.0f%%, %.0f%%]", 100 * size.gain().low(), 100 * size.gain().high())
-            : "";
-    return absl::StrFormat("from %d to %s a doubling gains %.0f%%%s of throughput", before,
-                           WithRanks(size.ranks()), 100 * size.gain().mean(), interval);
-  };
-  if (advice_.recommended() == 0) {
-    absl::StrAppendFormat(&text, "No measured world size meets the deadline of %.3g h. ",
-                          options_.deadline_hours);
-  } else if (advice_.candidates_size() > 1) {
-    absl::StrAppend(&text, "Undecided: ", absl::StrJoin(advice_.candidates(), " or "), " ranks; ",
-                    advice_.recommended(), " is more likely. ");
-  } else {
-    absl::StrAppend(&text, "Use ", WithRanks(advice_.recommended()), ". ");
-  }
-  for (int i = 1; i < advice_.sizes_size(); ++i) {
-    const AdvisedSize& size = advice_.sizes(i);
-    if (size.pays() && !size.undecided()) continue;
-    std::string step = step_text(size, advice_.sizes(i - 1).ranks());
-    step[0] = 'F';
-    absl::StrAppendFormat(
-        &text, "%s; %s pays from %.0f%% on. ", step,
-        size.undecided() ? "that may or may not be enough, because it" : "that is too little, because it",
-        100 * options_.min_gain);
-    break;
-  }
-  const auto best = [&](const char* what, int ranks, const auto& candidates) {
-    absl::StrAppend(
-        &text, what, " is ", WithRanks(ranks),
-        candidates.size() > 1 ? absl::StrCat(" (possibly ", absl::StrJoin(candidates, ", "), ")") : "");
-  };
-  best("The cheapest world size", advice_.cheapest(), advice_.cheapest_candidates());
-  best(", the fastest", advice_.fastest(), advice_.fastest_candidates());
-  absl::StrAppend(&text, ". ");
-  if (advice_.repeats_needed() > kMostRepeats) {
-    absl::StrAppend(&text, "More than ", kMostRepeats,
-                    " repeats would be needed to decide, so the choice does not matter in practice. ");
-  } else if (advice_.repeats_needed() > 0) {
-    std::vector<int> ranks;
-    for (const size_t i : undecided_) ranks.push_back(sizes_[i - 1].ranks), ranks.push_back(sizes_[i].ranks);
-    std::ranges::sort(ranks);
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    absl::StrAppend(&text, "About ", advice_.repeats_needed(), " repeats of ", absl::StrJoin(ranks, ", "),
-                    " ranks would settle it. ");
-  }
-  text.pop_back();
-  return text;
+Margin Adviser::MarginOf(size_t a, size_t b, double limit) const {
+  const CellRatios::Ratio ratio = Ratio(a, b);
+  Margin margin;
+  margin.distance = std::abs(std::log(ratio.estimate.mean()) - limit);
+  margin.repeats = std::max(1, ratio.common);
+  margin.df = ratio.estimate.has_low() ? ratio.df : 0;
+  if (margin.df > 0) margin.half = ratios_.bootstrap().critical().T(margin.df) * ratio.error;
+  return margin;
+}
+
+Margin Adviser::MarginOfHours(size_t i) const {
+  const Estimate& hours = advice_.sizes(static_cast<int>(i)).hours();
+  const std::vector<double>&own = machine_.epoch_seconds[sizes_[i].cell],
+        &first = machine_.epoch_seconds[sizes_[0].cell];
+  Margin margin;
+  margin.distance = std::abs(hours.mean() - options_.deadline_hours);
+  margin.repeats = static_cast<int>(own.empty() ? first.size() : own.size());
+  if (!hours.has_low()) return margin;
+  margin.half = hours.high() - hours.mean();
+  margin.df = margin.repeats - 1;
+  if (!own.empty()) return margin;
+  const CellRatios::Ratio ratio = Ratio(i, 0);
+  margin.repeats = std::min(margin.repeats, std::max(1, ratio.common));
+  margin.df = std::min(margin.df, ratio.df);
+  return margin;
 }
 
 }  // namespace

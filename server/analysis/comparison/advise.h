@@ -6,6 +6,9 @@
 //   cost                 q hours(q) price
 //   price of an hour     ((q - p) S / (S - 1) - q) price: the additional cost for each hour that q ranks save
 //                        compared with p ranks; undefined where the interval of S contains 1
+//
+// A decision is open while the interval of a figure contains the limit on which the decision depends. An interval of n
+// repeats is assumed to shrink as t(df) / sqrt(n), where df grows in proportion to n - 1, and the estimate to stay the same.
 #pragma once
 
 #include <vector>
@@ -14,6 +17,9 @@
 #include "server/analysis/comparison/cell_groups.h"
 
 namespace scalelab::server {
+
+// Advice names no larger number of additional repeats: a difference that needs more hardly matters.
+inline constexpr int kMostAdditionalRepeats = 100;
 
 struct AdviceOptions {
   double min_gain = 0.5;
@@ -30,6 +36,8 @@ struct AdviceOptions {
 // is below it. The recommended size is the last one before a step that does not pay; if it misses the
 // deadline, the smallest larger one that meets it. While steps are undecided, the sizes that could be
 // right are candidates.
+//
+// For each decision that is open, the advice has the number of additional repeats that would probably settle it.
 std::vector<scalelab::v1::Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options);
 
 }  // namespace scalelab::server

@@ -21,7 +21,8 @@ auto Tie(const CurveRow& row) {
   return std::tie(row.run_id, row.cell_id, row.repeat, row.state, row.cause, row.attempt_id, row.throughput,
                   row.epoch_seconds, row.comm_share, row.peak_memory, row.accuracy, row.train_loss,
                   row.time_to_accuracy, row.fingerprint, row.started, row.finished, row.attempts,
-                  row.reported_step, row.nodes_hash, row.message);
+                  row.reported_step, row.nodes_hash, row.message, row.noisy_attempts, row.continued_attempts,
+                  row.cancelled_attempts);
 }
 
 class CurveRows : public ::testing::TestWithParam<bool> {

@@ -93,6 +93,34 @@ TEST(Honesty, RepeatedRunsAreCounted) {
   EXPECT_THAT(curve.series(0).points(0).notes(), Contains("1 run succeeded only after a failed attempt"));
 }
 
+TEST(Honesty, NoisyContinuedAndCancelledAttemptsAreNotFailedOnes) {
+  Results results;
+  results.Cell(1).Ok({100, 101, 99, 100.5});
+  const auto add = [&](double throughput, int attempts) -> db::CurveRow& {
+    results.Ok({throughput}).last_row().attempts = attempts;
+    return results.last_row();
+  };
+  add(100.3, 2).noisy_attempts = 1;
+  add(99.6, 3).noisy_attempts = 2;
+  add(100.7, 4).continued_attempts = 3;
+  add(99.3, 2).cancelled_attempts = 1;
+  const auto curve = results.Curve();
+  const auto& point = curve.series(0).points(0);
+  EXPECT_EQ(point.retried(), 0);
+  EXPECT_EQ(point.rerun(), 2);
+  EXPECT_EQ(point.continued(), 1);
+  EXPECT_THAT(
+      point.notes(),
+      AllOf(Contains("2 runs were repeated because an attempt was disturbed by other load on the nodes"),
+            Contains("1 run continued from a checkpoint after a time limit or a preemption"),
+            Not(Contains(HasSubstr("failed attempt")))));
+  add(100.1, 3).noisy_attempts = 1;  // the other one failed
+  const auto more = results.Curve();
+  EXPECT_EQ(more.series(0).points(0).retried(), 1);
+  EXPECT_EQ(more.series(0).points(0).rerun(), 3);
+  EXPECT_THAT(more.series(0).points(0).notes(), Contains("1 run succeeded only after a failed attempt"));
+}
+
 TEST(Honesty, OutliersAreNamedAndKept) {
   Results results;
   results.Cell(1).Ok({100, 101, 99.5, 100.5, 100}).Cell(2).Ok({200, 201, 140, 199, 200.5});

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "absl/strings/str_format.h"
 #include "server/analysis/precision.h"
 
 namespace scalelab::server {
@@ -152,11 +153,14 @@ AdaptiveCoverage AdaptiveStudies(const Truth& truth, const Noise& noise, const A
   return coverage;
 }
 
-Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed) {
+Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed,
+                     bool contention) {
   Truth truth;
   truth.ranks = {1, 2, 4, 8, 16};
   truth.serial = serial;
   if (usl) truth.coherency = 0.001;
+  std::string parameter = "serial_fraction";
+  if (usl) parameter = contention ? "contention" : "coherency";
   std::mt19937_64 random(seed);
   Coverage coverage;
   std::vector<double> halves;
@@ -164,9 +168,9 @@ Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, i
     const auto curve = Simulate(truth, noise, repeats, random).Curve({.resamples = 1000, .confidence = 0.95});
     if (curve.series(0).fits_size() < 2) continue;
     const auto& fit = curve.series(0).fits(usl ? 1 : 0);
-    const auto& estimate = fit.parameters().at(usl ? "coherency" : "serial_fraction");
+    const auto& estimate = fit.parameters().at(parameter);
     if (!estimate.has_low()) continue;
-    const double expected = usl ? truth.coherency : serial;
+    const double expected = usl && !contention ? truth.coherency : serial;
     coverage.covered += estimate.low() <= expected && expected <= estimate.high();
     halves.push_back((estimate.high() - estimate.low()) / 2);
   }
@@ -198,7 +202,25 @@ std::vector<Truth> AdviceTruths() {
   return truths;
 }
 
-Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed) {
+std::vector<NearTruth> AdviceTruthsNearTheLimit() {
+  const std::vector<int> ranks = {1, 2, 4, 8, 16};
+  const Noise low = {.name = "noise 2%, gain ", .run = 0.02, .block = 0.03};
+  const Noise high = {.name = "noise 5%, gain ", .run = 0.05, .block = 0.03};
+  // The logarithms of the gains + 1 differ from log(1.5) by 2.3% and -2.3%, where the standard error is 1.26%, and by 5.7%
+  // and -5.7%, where it is 3.16%.
+  std::vector<NearTruth> truths = {
+      {{.ranks = ranks, .serial = 0.0516}, low},
+      {{.ranks = ranks, .serial = 0.0668}, low},
+      {{.ranks = ranks, .serial = 0.042}, high},
+      {{.ranks = ranks, .serial = 0.01, .coherency = 0.00224}, high},
+  };
+  for (NearTruth& near : truths)
+    near.noise.name +=
+        absl::StrFormat("%.1f%%", 100 * (near.truth.Throughput(16) / near.truth.Throughput(8) - 1));
+  return truths;
+}
+
+Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed, const Noise& noise) {
   constexpr double kMinGain = 0.5;
   int best = truth.ranks[0];
   for (size_t i = 1; i < truth.ranks.size(); ++i) {
@@ -209,17 +231,16 @@ Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed) {
   Decisions decisions;
   double undecided = 0;
   for (int study = 0; study < studies; ++study) {
-    const auto advice =
-        Simulate(truth, {.name = "", .run = 0.02, .block = 0.03}, 5, random).Advise({.min_gain = kMinGain});
-    if (advice[0].recommended() == best) {
-      ++decisions.right;
-    } else if (advice[0].candidates_size() > 1) {
-      ++undecided;
-    }
+    const auto advice = Simulate(truth, noise, 5, random).Advise({.min_gain = kMinGain});
+    const bool right = advice[0].recommended() == best, open = advice[0].candidates_size() > 1;
+    decisions.right += right;
+    decisions.open += open;
+    undecided += !right && open;
   }
   const double wrong = studies - decisions.right;
   decisions.undecided = wrong > 0 ? undecided / wrong : 1;
   decisions.right /= studies;
+  decisions.open /= studies;
   return decisions;
 }
 

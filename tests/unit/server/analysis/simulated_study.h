@@ -54,8 +54,10 @@ struct Coverage {
 
 // Returns the coverage of the speedup of the largest world size over the smallest. `cells` is 2, 4 or 12.
 Coverage SpeedupCoverage(const Noise& noise, int cells, int repeats, int studies, uint64_t seed);
-// Returns the coverage of the parameter of the fit of Amdahl's law (or of the coherency of the USL) on 1 to 16 ranks.
-Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed);
+// Returns the coverage of the parameter of the fit of Amdahl's law on 1 to 16 ranks; if `usl`, of the coherency of the USL or,
+// if `contention`, of its contention.
+Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed,
+                     bool contention = false);
 // Returns how often a fit of Amdahl's law is refuted although the law is true.
 double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed);
 
@@ -75,10 +77,20 @@ AdaptiveCoverage AdaptiveStudies(const Truth& truth, const Noise& noise, const A
 struct Decisions {
   double right = 0;      // share of the studies whose recommended world size is right
   double undecided = 0;  // share of the other studies that are undecided
+  double open = 0;       // share of all studies that are undecided
 };
-// Advises on simulated studies with 5 repeats and a noise of 2%.
-Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed);
+// Advises on simulated studies with 5 repeats. The least gain is 50%.
+Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed,
+                          const Noise& noise = {.name = "", .run = 0.02, .block = 0.03});
 // Five true laws. The gain of a doubling falls below 50% at a different world size in each.
 std::vector<Truth> AdviceTruths();
+
+struct NearTruth {
+  Truth truth;
+  Noise noise;  // its name describes the truth, too
+};
+// True laws for which the gain of the step from 8 to 16 ranks differs from 50% by 1.8 standard errors of its logarithm, above
+// and below, at two levels of noise. With 5 repeats, the standard error is the noise of a run x sqrt(2 / 5).
+std::vector<NearTruth> AdviceTruthsNearTheLimit();
 
 }  // namespace scalelab::server
