@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <functional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -16,14 +15,16 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/bundle/bundle_data.h"
+#include "client/bundle/file_comparison.h"
 #include "client/export/data_files.h"
 #include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
-#include "db/archive/archive.h"
-#include "db/sqlite_store.h"
+#include "db/store.h"
 #include "google/protobuf/util/json_util.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "server/curves/study_curve.h"
+#include "server/runs/stored_runs.h"
 
 namespace scalelab::client {
 namespace {
@@ -130,15 +131,6 @@ std::vector<std::string> OtherCode(const BundleReader& bundle, const GetCurveRes
   return others;
 }
 
-absl::StatusOr<std::string> MakeTemporaryDirectory() {
-  std::error_code unknown;
-  std::string pattern = (std::filesystem::temp_directory_path(unknown) / "scalelab-verify-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr)
-    return absl::UnknownError(absl::StrCat("cannot create ", pattern, ": ", std::strerror(errno),
-                                           "; set TMPDIR to a directory with space"));
-  return pattern;
-}
-
 absl::Status NoSpace(const std::string& path) {
   return absl::UnknownError(
       absl::StrCat("cannot write ", path, ": is the disk full? Set TMPDIR to a directory with space"));
@@ -155,31 +147,78 @@ absl::Status CopyArchive(BundleReader& bundle, const std::string& path) {
   return copy ? absl::OkStatus() : NoSpace(path);
 }
 
-// Stores the study of the archive as number 1.
-absl::Status RestoreInto(db::Store& store, const std::string& archive) {
-  const int fd = open(archive.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::UnknownError(absl::StrCat("cannot read ", archive, ": ", std::strerror(errno)));
-  const absl::Cleanup closer = [fd] { close(fd); };
-  auto head = db::CheckArchive(fd);
-  if (!head.ok()) return head.status();
-  db::FirstIds first;
-  first.fill(1);
-  db::Restore restore(store, fd, *std::move(head), first);
-  absl::StatusOr<bool> more = true;
-  while (more.ok() && *more) more = restore.Step();
-  return more.status();
+// Returns the numbers of the study and of its first run. Every line of runs.csv begins with the name of a
+// run.
+FirstNumbers FirstNumbersOf(absl::string_view runs) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(runs, absl::MaxSplits('\n', 2));
+  if (lines.size() < 2) return {};
+  return ParseFirstRun(lines[1].substr(0, lines[1].find(','))).value_or(FirstNumbers());
+}
+
+// Compares a file of the bundle with what `write` writes.
+absl::Status CompareFile(BundleReader& bundle, const std::string& name,
+                         const std::function<absl::Status(std::ostream&)>& write, FigureCheck& check) {
+  const auto file = bundle.entries().find(name);
+  if (file == bundle.entries().end()) {
+    check.not_compared.push_back(absl::StrCat(name, ", which this bundle does not have"));
+    return absl::OkStatus();
+  }
+  FileComparison comparison(bundle, file->second);
+  std::ostream text(&comparison);
+  if (const absl::Status status = write(text); !status.ok()) return status;
+  const auto line = comparison.FirstDifference();
+  if (!line.ok()) return line.status();
+  if (*line > 0)
+    check.differences.push_back(absl::StrCat(name, " differs from the raw data in line ", *line));
+  return absl::OkStatus();
+}
+
+// Returns the table with the columns of these names, in this order.
+DataTable WithColumns(DataTable table, const std::vector<std::string>& columns) {
+  std::vector<size_t> kept;
+  for (const std::string& column : columns) {
+    const auto found = std::find(table.columns.begin(), table.columns.end(), column);
+    if (found != table.columns.end()) kept.push_back(static_cast<size_t>(found - table.columns.begin()));
+  }
+  return SelectColumns(std::move(table), std::move(kept));
+}
+
+// Makes the tables of runs and points and the provenance again, and compares them with the files. `runs` is
+// runs.csv.
+absl::Status CompareData(BundleReader& bundle, db::Store& store, int64_t study_id, absl::string_view runs,
+                         FigureCheck& check) {
+  const auto computed = server::ReadStudyRuns(store, study_id);
+  if (!computed.ok()) return computed.status();
+  check.runs = static_cast<int64_t>(computed->size());
+  const absl::Status of_runs = CompareFile(
+      bundle, kBundleRuns,
+      [&](std::ostream& out) { return WriteCsv(WithColumns(RunData(*computed), HeaderOf(runs)), out); },
+      check);
+  if (!of_runs.ok()) return of_runs;
+  DataTable points = ArchivedPoints(store, study_id);
+  points.rows = [rows = points.rows, &check](const DataSink& sink) {
+    return rows([&](const std::vector<DataCell>& row) {
+      ++check.points;
+      return sink(row);
+    });
+  };
+  const absl::Status of_points = CompareFile(
+      bundle, kBundlePoints, [&](std::ostream& out) { return WriteCsv(points, out); }, check);
+  if (!of_points.ok()) return of_points;
+  return CompareFile(
+      bundle, kBundleProvenance,
+      [&](std::ostream& out) {
+        out << ProvenanceText(*computed);
+        return absl::OkStatus();
+      },
+      check);
 }
 
 }  // namespace
 
 std::string CurveTableText(const GetCurveResponse& curve, const std::vector<std::string>& columns) {
   DataTable table = CurveData(curve);
-  std::vector<size_t> kept;
-  for (const std::string& column : columns) {
-    const auto found = std::find(table.columns.begin(), table.columns.end(), column);
-    if (found != table.columns.end()) kept.push_back(static_cast<size_t>(found - table.columns.begin()));
-  }
-  if (!columns.empty()) table = SelectColumns(std::move(table), std::move(kept));
+  if (!columns.empty()) table = WithColumns(std::move(table), columns);
   std::ostringstream out;
   (void)WriteCsv(table, out);  // writing to a string does not fail
   return out.str();
@@ -188,17 +227,18 @@ std::string CurveTableText(const GetCurveResponse& curve, const std::vector<std:
 absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
   const auto text = bundle.Read(kBundleCurve);
   if (!text.ok()) return text.status();
-  const auto directory = MakeTemporaryDirectory();
+  const auto runs = bundle.Read(kBundleRuns);
+  if (!runs.ok()) return runs.status();
+  const FirstNumbers first = FirstNumbersOf(*runs);
+  const auto directory = TemporaryDirectory::Make();
   if (!directory.ok()) return directory.status();
-  const absl::Cleanup remover = [&directory] {
-    std::error_code unknown;
-    std::filesystem::remove_all(*directory, unknown);
-  };
-  const std::string archive = *directory + "/archive";
+  const std::string archive = directory->path() + "/archive";
   if (const absl::Status status = CopyArchive(bundle, archive); !status.ok()) return status;
-  const auto store = db::OpenSqliteStore({*directory + "/study.db"});
+  const int fd = open(archive.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::UnknownError(absl::StrCat("cannot read ", archive, ": ", std::strerror(errno)));
+  const absl::Cleanup closer = [fd] { close(fd); };
+  const auto store = RestoreArchive(fd, directory->path(), first);
   if (!store.ok()) return store.status();
-  if (const absl::Status status = RestoreInto(**store, archive); !status.ok()) return status;
   GetCurveResponse claimed;
   if (const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &claimed); !parsed.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -206,7 +246,7 @@ absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
         " of the bundle has fields that this version of scalelab does not have; verify it with the ",
         "version that ", kBundleManifest, " names: ", std::string(parsed.message())));
   }
-  const auto study = (*store)->GetStudy(1);
+  const auto study = (*store)->GetStudy(first.study);
   if (!study.ok()) return study.status();
   GetCurveResponse computed;
   const absl::Status made = server::MakeStudyCurve(
@@ -232,6 +272,8 @@ absl::StatusOr<FigureCheck> CheckFigures(BundleReader& bundle) {
   KeepFigures(claimed);
   KeepFigures(computed);
   check.figures = CountNumbers(computed);
+  if (const absl::Status status = CompareData(bundle, **store, first.study, *runs, check); !status.ok())
+    return status;
   for (std::string& difference : DifferencesOf(claimed, computed))
     check.differences.push_back(std::move(difference));
   return check;

@@ -17,7 +17,6 @@ namespace scalelab::client {
 namespace {
 
 constexpr int64_t kBlock = 512;
-constexpr int64_t kMostBytes = (int64_t{8} << 30) - 1;  // 11 octal digits
 constexpr int64_t kMostInMemory = 1 << 30;
 constexpr size_t kPiece = 256 << 10;
 constexpr size_t kLongestName = 90;

@@ -41,6 +41,9 @@ class Sha256Stream {
 // Writes a bundle to a stream. The same files give the same bytes.
 class BundleWriter {
  public:
+  // The size that a file of a bundle may have: 11 octal digits.
+  static constexpr int64_t kMostBytes = (int64_t{8} << 30) - 1;
+
   explicit BundleWriter(std::ostream& out) : out_(out) {}
   // `name` has at most 90 characters, and is not the name of an earlier file.
   absl::Status Add(const std::string& name, absl::string_view content);

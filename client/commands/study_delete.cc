@@ -1,5 +1,10 @@
 // `scalelab study delete STUDIES`: deletes finished studies.
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/commands/commands.h"
 #include "client/commands/each.h"
 #include "client/session/selectors.h"
@@ -8,6 +13,9 @@ namespace scalelab::client {
 namespace {
 
 using scalelab::v1::DeleteStudyRequest;
+using scalelab::v1::GetRunRequest;
+using scalelab::v1::ListRunsRequest;
+using scalelab::v1::RunService;
 using scalelab::v1::StudyService;
 
 struct StudyDeleteOptions {
@@ -33,6 +41,50 @@ absl::Status Confirm(const StudyDeleteOptions& options, const std::vector<scalel
   return absl::CancelledError("nothing was deleted");
 }
 
+// Returns the directory on the server that has the files of the study's attempts; "" if there is none or it
+// is not known.
+std::string DirectoryOf(Connection& server, const std::string& study) {
+  ListRunsRequest list;
+  list.set_parent(study);
+  list.set_page_size(100);
+  list.set_view(ListRunsRequest::BRIEF);
+  const auto runs = server.Call(server.runs(), &RunService::Stub::ListRuns, list);
+  if (!runs.ok()) return "";
+  for (const auto& listed : runs->runs()) {
+    if (!listed.has_start_time()) continue;
+    GetRunRequest get;
+    get.set_name(listed.name());
+    const auto run = server.Call(server.runs(), &RunService::Stub::GetRun, get);
+    if (!run.ok() || run->run().attempts().empty()) return "";
+    // RUNS/STUDY/RUN/TOKEN
+    const std::string& attempt = run->run().attempts(0).directory();
+    const std::string::size_type token = attempt.rfind('/');
+    const std::string::size_type last =
+        token == std::string::npos || token == 0 ? token : attempt.rfind('/', token - 1);
+    if (last == std::string::npos) return "";
+    const std::string directory = attempt.substr(0, last);
+    // Commands for users must not name anything else.
+    const std::string number = study.substr(study.rfind('/') + 1);
+    return absl::EndsWith(directory, absl::StrCat("/", number)) ? directory : "";
+  }
+  return "";
+}
+
+// Returns the text as a word of a shell command.
+std::string ShellWord(const std::string& text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("/._-+@:", c);
+  });
+  return plain ? text : absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string DeletedText(const std::string& study, const std::string& directory) {
+  if (directory.empty()) return absl::StrCat("deleted ", study);
+  return absl::StrCat("deleted ", study, "; its files stay in ", directory,
+                      " on the server: remove them with `rm -r ", ShellWord(directory),
+                      "`, or with the retention rule attempt_directories");
+}
+
 absl::StatusOr<ExitCode> ExecuteStudyDelete(const StudyDeleteOptions& options, Session& session) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
@@ -44,10 +96,11 @@ absl::StatusOr<ExitCode> ExecuteStudyDelete(const StudyDeleteOptions& options, S
   std::vector<std::string> names;
   for (const auto& study : *studies) names.push_back(study.name());
   return ForEach(session, names, [&](const std::string& name) {
+    const std::string directory = DirectoryOf(**server, name);
     DeleteStudyRequest request;
     request.set_name(name);
     const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::DeleteStudy, request);
-    if (response.ok()) session.Say(absl::StrCat("deleted ", name));
+    if (response.ok()) session.Say(DeletedText(name, directory));
     return response.status();
   });
 }

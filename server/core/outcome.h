@@ -7,6 +7,7 @@
 
 #include "db/records.h"
 #include "server/core/state.h"
+#include "server/runs/provenance.h"
 
 namespace scalelab::server {
 
@@ -40,18 +41,6 @@ Summary Summarize(const db::AttemptRow& attempt, const std::vector<RankState>& r
 // Returns a hash (16 hex digits) of the CPU and GPU models, cores and software, which must be equal for two
 // runs to be comparable.
 std::string Fingerprint(const std::vector<v1::NodeInfo>& nodes);
-
-// Returns the hardware, the software and the measured noise of the nodes as a JSON array. The first node also has `code`, if
-// there is any.
-std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes,
-                           const std::vector<v1::NodeNoise>& noise = {}, const v1::CodeSnapshot& code = {});
-
-// Returns the nodes from the JSON array of ProvenanceJson; nothing if it is malformed.
-std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json);
-// Returns the measured noise from the JSON array of ProvenanceJson; nothing if it is malformed or has none.
-std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json);
-// Returns the code from the JSON array of ProvenanceJson; nothing if it is malformed or has none.
-std::optional<v1::CodeSnapshot> CodeOfProvenance(const std::string& json);
 
 // Returns whether runs of this specification write checkpoints.
 bool WritesCheckpoints(const v1::RunSpec& spec);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "server/time/clock.h"
@@ -11,6 +12,18 @@ namespace scalelab::server {
 namespace {
 
 constexpr absl::Duration kLongestBackoff = absl::Minutes(1);
+
+// Writes a line to the log of the process for each study that was submitted, cancelled or deleted, and each
+// cancelled run.
+void LogStudies(const std::vector<db::AuditRow>& rows) {
+  constexpr std::string_view kLogged[] = {"CreateStudy", "CancelStudy", "CancelRun", "DeleteStudy"};
+  for (const db::AuditRow& row : rows) {
+    if (row.refused || std::find(std::begin(kLogged), std::end(kLogged), row.action) == std::end(kLogged))
+      continue;
+    spdlog::info("{} {} by {} from {}, identified by {}", row.action, row.target, row.user, row.address,
+                 row.source);
+  }
+}
 
 }  // namespace
 
@@ -118,6 +131,7 @@ void AuditLog::Run() {
     }
     absl::Status status = rows.empty() ? absl::OkStatus() : store_.AppendAudit(rows);
     if (status.ok()) {
+      LogStudies(rows);
       SteadyMutexLock lock(&mutex_);
       writing_.clear();
       flushed_ = asked;

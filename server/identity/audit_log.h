@@ -25,8 +25,10 @@ struct AuditLimits {
   size_t pending = 100'000;      // maximum number of rows that are not written yet
 };
 
-// Collects entries in memory and writes them in batches on a thread of its own, so that neither calls nor the thread of the
-// coordinator wait. Entries of the last second may be lost if the process is killed. Thread-safe.
+// Collects entries in memory and writes them in batches on a thread of its own, so that neither calls nor
+// the thread of the coordinator wait. Writes a line to the log of the process for each stored entry about a
+// study that was submitted, cancelled or deleted, or a run that was cancelled. Entries of the last second
+// may be lost if the process is killed. Thread-safe.
 class AuditLog {
  public:
   // The thread calls `also` with each write, so that the caller can write other rows that are not urgent.

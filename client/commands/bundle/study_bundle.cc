@@ -8,12 +8,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/bundle/bundle_data.h"
 #include "client/bundle/bundle_figures.h"
 #include "client/bundle/bundle_file.h"
 #include "client/commands/archive/transfer.h"
@@ -54,15 +58,17 @@ constexpr char kReadme[] =
     "curve.json      every figure of the curves with its interval; curve.csv is the same as a table\n"
     "runs.csv        a row for each run in the order of execution, with its parameters and results\n"
     "study.yaml      the specification; `scalelab study submit study.yaml` repeats the study\n"
-    "study.archive   the raw data: every point of every rank, attempts, hardware and software\n"
+    "metrics.csv     every point of every rank: run, rank, step, time, key and value\n"
+    "provenance.json the nodes, the hardware, the software and the code version of each attempt\n"
+    "study.archive   the same raw data for scalelab, with everything else that the server has of the study\n"
     "plan.json       the cells, runs and jobs of the study; absent if the server could not plan it again\n"
     "code-*.diff     the differences of the program from its git commits; curve.json has their SHA-256.\n"
     "                Absent if the machine that wrote the bundle could not read them\n"
     "manifest.json   where the study comes from\n"
     "\n"
     "`sha256sum -c SHA256SUMS` checks the files without scalelab.\n"
-    "`scalelab verify FILE` also computes every figure of curve.json again from study.archive. It needs no "
-    "server.\n"
+    "`scalelab verify FILE` also computes every figure of curve.json again from study.archive, and makes\n"
+    "runs.csv, metrics.csv and provenance.json again. It needs no server.\n"
     "`scalelab study import FILE` stores the study on the server of another laboratory. No run starts.\n";
 
 std::string HostName() {
@@ -197,25 +203,71 @@ absl::StatusOr<TemporaryFile> MakeTemporaryFile() {
   return TemporaryFileError("create", std::strerror(failure));
 }
 
-absl::Status AddArchive(const std::string& study, Session& session, BundleWriter& bundle) {
-  const auto temporary = MakeTemporaryFile();
+// The archive of the study in a temporary file.
+struct DownloadedArchive {
+  TemporaryFile file;
+  int64_t size = 0;
+};
+
+absl::StatusOr<DownloadedArchive> Download(const std::string& study, Session& session) {
+  auto temporary = MakeTemporaryFile();
   if (!temporary.ok()) return temporary.status();
-  std::FILE* copy = temporary->get();
+  DownloadedArchive archive{*std::move(temporary), 0};
   ReadArchiveRequest request;
   request.set_name(study);
   request.set_publish(true);
-  int64_t size = 0;
-  const absl::Status read = DownloadArchive(session, request, [&](absl::string_view piece) {
-    size += static_cast<int64_t>(piece.size());
-    return std::fwrite(piece.data(), 1, piece.size(), copy) == piece.size()
+  const absl::Status read = DownloadArchive(session, request, [&archive](absl::string_view piece) {
+    archive.size += static_cast<int64_t>(piece.size());
+    return std::fwrite(piece.data(), 1, piece.size(), archive.file.get()) == piece.size()
                ? absl::OkStatus()
                : TemporaryFileError("write", std::strerror(errno));
   });
   if (!read.ok()) return read;
-  if (std::fflush(copy) != 0) return TemporaryFileError("write", std::strerror(errno));
-  std::rewind(copy);
-  return bundle.Add(kBundleArchive, size,
-                    [copy](char* to, size_t bytes) { return std::fread(to, 1, bytes, copy) == bytes; });
+  if (std::fflush(archive.file.get()) != 0) return TemporaryFileError("write", std::strerror(errno));
+  return archive;
+}
+
+absl::Status AddArchive(const DownloadedArchive& archive, BundleWriter& bundle) {
+  const int fd = fileno(archive.file.get());
+  int64_t at = 0;
+  return bundle.Add(kBundleArchive, archive.size, [fd, &at](char* to, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t got = pread(fd, to + done, bytes - done, at);
+      if (got <= 0) return false;
+      done += static_cast<size_t>(got);
+      at += got;
+    }
+    return true;
+  });
+}
+
+// Adds the points as CSV. Makes them from the archive, so that the two agree even if the study changes
+// meanwhile.
+absl::Status AddPoints(const DownloadedArchive& archive, const std::vector<Run>& runs, Session& session,
+                       BundleWriter& bundle) {
+  std::optional<FirstNumbers> first = FirstNumbers();
+  if (!runs.empty()) first = ParseFirstRun(runs[0].name());
+  if (!first.has_value())
+    return absl::InternalError(absl::StrCat("the server sent '", runs[0].name(), "' as the name of a run"));
+  const auto directory = TemporaryDirectory::Make();
+  if (!directory.ok()) return directory.status();
+  const auto store = RestoreArchive(fileno(archive.file.get()), directory->path(), *first);
+  if (!store.ok()) return store.status();
+  const std::string path = absl::StrCat(directory->path(), "/", kBundlePoints);
+  if (const absl::Status status = WriteCsv(ArchivedPoints(**store, first->study), path); !status.ok())
+    return status;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const auto size = static_cast<int64_t>(file.tellg());
+  if (!file) return TemporaryFileError("read", std::strerror(errno));
+  if (size > BundleWriter::kMostBytes) {
+    session.Say(absl::StrCat("the bundle has no ", kBundlePoints, ": it would have ", size,
+                             " bytes; the points are in ", kBundleArchive));
+    return absl::OkStatus();
+  }
+  file.seekg(0);
+  return bundle.Add(kBundlePoints, size, [&file](char* to, size_t bytes) {
+    return static_cast<bool>(file.read(to, static_cast<std::streamsize>(bytes)));
+  });
 }
 
 absl::Status WriteBundle(const BundleContent& content, Session& session, std::ofstream& file) {
@@ -231,7 +283,8 @@ absl::Status WriteBundle(const BundleContent& content, Session& session, std::of
       {kBundleSpec, StudyYaml(content.study.spec())},
       {kBundleRuns, runs.str()},
       {kBundleCurve, ToJson(content.curve, true)},
-      {kBundleCurveTable, CurveTableText(content.curve)}};
+      {kBundleCurveTable, CurveTableText(content.curve)},
+      {kBundleProvenance, ProvenanceText(content.runs)}};
   for (const auto& [name, text] : files) {
     if (const absl::Status status = bundle.Add(name, text); !status.ok()) return status;
   }
@@ -243,8 +296,11 @@ absl::Status WriteBundle(const BundleContent& content, Session& session, std::of
   }
   // Reports a full disk before the archive is read.
   if (const absl::Status status = Flush(file); !status.ok()) return status;
-  if (const absl::Status status = AddArchive(content.study.name(), session, bundle); !status.ok())
+  const auto archive = Download(content.study.name(), session);
+  if (!archive.ok()) return archive.status();
+  if (const absl::Status status = AddPoints(*archive, content.runs, session, bundle); !status.ok())
     return status;
+  if (const absl::Status status = AddArchive(*archive, bundle); !status.ok()) return status;
   return bundle.Finish();
 }
 

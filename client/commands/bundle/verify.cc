@@ -14,6 +14,8 @@ google::protobuf::Struct VerdictMessage(const BundleReader& bundle, const Figure
   fields["sha256"].set_string_value(bundle.sha256());
   fields["files"].set_number_value(static_cast<double>(bundle.entries().size()));
   fields["figures"].set_number_value(static_cast<double>(check.figures));
+  fields["runs"].set_number_value(static_cast<double>(check.runs));
+  fields["points"].set_number_value(static_cast<double>(check.points));
   fields["equal"].set_bool_value(check.differences.empty());
   auto& differences = *fields["differences"].mutable_list_value();
   for (const std::string& difference : check.differences)
@@ -39,6 +41,8 @@ absl::StatusOr<ExitCode> ExecuteVerify(const std::string& file, Session& session
     sink({"figures", Cell(absl::StrCat(check->figures, " computed again from the raw data, ",
                                        equal ? "all equal" : "with differences"),
                           equal ? Tone::kGood : Tone::kBad)});
+    sink({"rows",
+          absl::StrCat(check->runs, " runs and ", check->points, " points made again from the raw data")});
     for (const std::string& difference : check->differences)
       sink({"difference", Cell(difference, Tone::kBad)});
     for (const std::string& figure : check->not_compared) sink({"not compared", figure});

@@ -3,17 +3,22 @@
 #include <sys/stat.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <random>
 #include <sstream>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "client/bundle/bundle_data.h"
 #include "client/bundle/bundle_figures.h"
 #include "client/bundle/bundle_file.h"
+#include "client/export/data_files.h"
 #include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
 #include "client/output/json_printer.h"
+#include "nlohmann/json.hpp"
 #include "server/curves/study_curve.h"
+#include "server/runs/stored_runs.h"
 #include "tests/contract/archive_fixture.h"
 #include "tests/unit/client/client_fixture.h"
 
@@ -47,6 +52,10 @@ class BundleTest : public ClientTest {
     ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(study->spec, &spec_).ok());
     ASSERT_GT(curve_.series_size(), 0);
     archive_ = archive.Bytes();
+    const auto runs = server::ReadStudyRuns(**store, 7);
+    ASSERT_TRUE(runs.ok()) << runs.status();
+    runs_ = *runs;
+    points_ = Csv(ArchivedPoints(**store, 7));
   }
   std::string Write(const Files& files) {
     std::ostringstream out;
@@ -59,9 +68,43 @@ class BundleTest : public ClientTest {
     return Write({{"README.txt", "read me\n"},
                   {kBundleManifest, R"({"server":"lab.example:4711","study":"studies/7"})"},
                   {kBundleSpec, StudyYaml(spec_)},
+                  {kBundleRuns, RunsText()},
                   {kBundleCurve, ToJson(curve, true)},
                   {kBundleCurveTable, CurveTableText(curve)},
+                  {kBundlePoints, points_},
+                  {kBundleProvenance, ProvenanceText(runs_)},
                   {kBundleArchive, archive_}});
+  }
+  std::string RunsText() const { return Csv(RunData(runs_)); }
+  static std::string Csv(const DataTable& table) {
+    std::ostringstream out;
+    EXPECT_TRUE(WriteCsv(table, out).ok());
+    return out.str();
+  }
+  // Returns what `verify` says about the usual bundle with another content of one file.
+  Outcome VerifyWith(const std::string& name, const std::string& content) {
+    Files files = {{kBundleManifest, "{}"},
+                   {kBundleSpec, StudyYaml(spec_)},
+                   {kBundleRuns, RunsText()},
+                   {kBundleCurve, ToJson(curve_, true)},
+                   {kBundleCurveTable, CurveTableText(curve_)},
+                   {kBundlePoints, points_},
+                   {kBundleProvenance, ProvenanceText(runs_)},
+                   {kBundleArchive, archive_}};
+    for (auto& [of, text] : files) {
+      if (of == name) text = content;
+    }
+    WriteFile("b.tar", Write(files));
+    return RunAsIs({"verify", dir_ + "/b.tar"});
+  }
+  // Makes the server have the study of the archive.
+  void Serve() {
+    Start();
+    server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
+    *server_.studies[0].mutable_spec() = spec_;
+    server_.archive = {archive_};
+    server_.curve = curve_;
+    server_.runs = runs_;
   }
   absl::Status Check(const std::string& bytes) {
     WriteFile("b.tar", bytes);
@@ -72,7 +115,8 @@ class BundleTest : public ClientTest {
   int databases_ = 0;
   GetCurveResponse curve_;
   scalelab::v1::StudySpec spec_;
-  std::string archive_;
+  std::vector<scalelab::v1::Run> runs_;
+  std::string archive_, points_;
 };
 
 TEST_F(BundleTest, AChangeOfAnyByteAndEveryTruncationIsFound) {
@@ -110,6 +154,8 @@ TEST_F(BundleTest, TheFiguresAreComputedAgainFromTheRawData) {
   EXPECT_THAT(verified.out,
               AllOf(HasSubstr("computed again from the raw data, all equal"), HasSubstr("SHA-256")));
   EXPECT_THAT(verified.err, IsEmpty());
+  EXPECT_THAT(verified.out, HasSubstr("12 runs and 192 points made again from the raw data"));
+  EXPECT_THAT(verified.out, Not(HasSubstr("not compared")));
   EXPECT_THAT(RunAsIs({"verify", dir_ + "/b.tar", "-o", "json"}).out, HasSubstr("\"equal\""));
 }
 
@@ -125,11 +171,88 @@ TEST_F(BundleTest, AFalseFigureWithCorrectChecksumsIsFound) {
               AllOf(HasSubstr("with differences"), HasSubstr("series[0].points[0].throughput.mean")));
 }
 
+// The checksums are correct in the following bundles, too.
+TEST_F(BundleTest, AFalseResultOfARunIsFound) {
+  scalelab::v1::Run& run = runs_[2];
+  ASSERT_TRUE(run.summary().contains("run/throughput"));
+  (*run.mutable_summary())["run/throughput"] += 1e-9;
+  const Outcome verified = VerifyWith(kBundleRuns, RunsText());
+  EXPECT_THAT(verified, Exits(ExitCode::kFailure));
+  EXPECT_THAT(verified.out, HasSubstr("runs.csv differs from the raw data in line 4"));
+}
+
+TEST_F(BundleTest, AMissingRunAndARunTooManyAreFound) {
+  const std::string all = RunsText();
+  const std::string fewer = all.substr(0, all.rfind('\n', all.size() - 2) + 1);
+  EXPECT_THAT(VerifyWith(kBundleRuns, fewer).out, HasSubstr("runs.csv differs from the raw data in line 13"));
+  const std::string last = all.substr(fewer.size());
+  EXPECT_THAT(VerifyWith(kBundleRuns, all + last).out,
+              HasSubstr("runs.csv differs from the raw data in line 14"));
+  EXPECT_THAT(VerifyWith(kBundleRuns, "run\n").out, HasSubstr("runs.csv differs"));
+}
+
+TEST_F(BundleTest, AFalsePointAndAFalseMachineAreFound) {
+  EXPECT_THAT(points_, AllOf(HasSubstr("run,rank,step,time,key,value\n"), HasSubstr(",loss,-3e+300\n")));
+  std::string points = points_;
+  const size_t at = points.rfind(",loss,-3e+300");
+  const auto line = 1 + std::count(points.begin(), points.begin() + static_cast<ptrdiff_t>(at), '\n');
+  points.replace(at, 13, ",loss,-4e+300");
+  const Outcome of_points = VerifyWith(kBundlePoints, points);
+  EXPECT_THAT(of_points, Exits(ExitCode::kFailure));
+  EXPECT_THAT(of_points.out, HasSubstr(absl::StrCat("metrics.csv differs from the raw data in line ", line)));
+  std::vector<scalelab::v1::Run> runs = runs_;
+  runs[0].mutable_attempts(0)->add_nodes("a-faster-one");
+  const Outcome of_machines = VerifyWith(kBundleProvenance, ProvenanceText(runs));
+  EXPECT_THAT(of_machines, Exits(ExitCode::kFailure));
+  EXPECT_THAT(of_machines.out, HasSubstr("provenance.json differs from the raw data in line"));
+}
+
+TEST_F(BundleTest, TheProvenanceHasEachMachineAndProgramOnce) {
+  std::vector<scalelab::v1::Run> runs(2);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i].set_name(absl::StrCat("studies/7/runs/", 70 + i));
+    auto& attempt = *runs[i].add_attempts();
+    attempt.set_number(1);
+    for (const char* node : {"n1", "n2"}) {
+      attempt.add_nodes(node);
+      auto& info = *attempt.add_node_infos();
+      info.set_cpu_model("EPYC");
+      (*info.mutable_software())["torch"] = "2.1";
+    }
+    attempt.mutable_code()->set_git_commit("abc");
+  }
+  runs[1].mutable_attempts(0)->mutable_node_infos(1)->set_cpu_model("Xeon");
+  const auto provenance = nlohmann::json::parse(ProvenanceText(runs));
+  ASSERT_THAT(provenance["machines"], SizeIs(2));
+  EXPECT_EQ(provenance["machines"][0]["software"]["torch"], "2.1");
+  EXPECT_EQ(provenance["machines"][1]["cpu_model"], "Xeon");
+  ASSERT_THAT(provenance["code"], SizeIs(1));
+  EXPECT_EQ(provenance["code"][0]["git_commit"], "abc");
+  ASSERT_THAT(provenance["attempts"], SizeIs(2));
+  const auto& attempt = provenance["attempts"][1];
+  EXPECT_EQ(attempt["run"], "studies/7/runs/71");
+  EXPECT_EQ(attempt["attempt"], 1);
+  EXPECT_EQ(attempt["nodes"], nlohmann::json::array({"n1", "n2"}));
+  EXPECT_EQ(attempt["machines"], nlohmann::json::array({0, 1}));
+  EXPECT_EQ(attempt["code"], 0);
+}
+
+TEST_F(BundleTest, NamesOfRunsAreParsed) {
+  ASSERT_TRUE(ParseFirstRun("studies/7/runs/71").has_value());
+  EXPECT_EQ(ParseFirstRun("studies/7/runs/71")->study, 7);
+  EXPECT_EQ(ParseFirstRun("studies/7/runs/71")->run, 71);
+  for (const char* other :
+       {"", "71", "studies/7", "studies/7/runs/x", "studies/0/runs/1", "studies/1/runs/-1",
+        "studies/99999999999/runs/1", "studies/7/runs/71/attempts/1"})
+    EXPECT_FALSE(ParseFirstRun(other).has_value()) << other;
+}
+
 TEST_F(BundleTest, ATableThatSaysSomethingElseIsFound) {
   GetCurveResponse other = curve_;
   other.mutable_series(0)->mutable_points(0)->mutable_throughput()->set_mean(1);
   WriteFile("b.tar", Write({{kBundleManifest, "{}"},
                             {kBundleSpec, StudyYaml(spec_) + "# more\n"},
+                            {kBundleRuns, RunsText()},
                             {kBundleCurve, ToJson(curve_, true)},
                             {kBundleCurveTable, CurveTableText(other)},
                             {kBundleArchive, archive_}}));
@@ -138,7 +261,7 @@ TEST_F(BundleTest, ATableThatSaysSomethingElseIsFound) {
   EXPECT_THAT(verified.out, AllOf(HasSubstr("curve.csv differs"), HasSubstr("study.yaml differs")));
 }
 
-// As a version wrote it that had neither plan.json nor the last columns of curve.csv.
+// As a version wrote it that had neither plan.json, metrics.csv and provenance.json nor the last columns of curve.csv.
 TEST_F(BundleTest, ABundleOfAnOlderVersionIsVerified) {
   std::vector<std::string> columns = CurveData(curve_).columns;
   ASSERT_EQ(columns.back(), "series_notes");
@@ -148,12 +271,15 @@ TEST_F(BundleTest, ABundleOfAnOlderVersionIsVerified) {
   const auto verify = [&](const std::string& csv) {
     WriteFile("b.tar", Write({{kBundleManifest, "{}"},
                               {kBundleSpec, StudyYaml(spec_)},
+                              {kBundleRuns, RunsText()},
                               {kBundleCurve, ToJson(curve_, true)},
                               {kBundleCurveTable, csv},
                               {kBundleArchive, archive_}}));
     return RunAsIs({"verify", dir_ + "/b.tar"});
   };
   EXPECT_THAT(verify(table), Exits(ExitCode::kOk));
+  EXPECT_THAT(verify(table).out, AllOf(HasSubstr("metrics.csv, which this bundle does not have"),
+                                       HasSubstr("provenance.json, which this bundle does not have")));
   EXPECT_THAT(verify("colour," + table), Exits(ExitCode::kFailure));
 }
 
@@ -191,6 +317,7 @@ TEST_F(BundleTest, ADifferenceOfAnotherProgramIsFound) {
   const auto verify = [&](const std::string& text) {
     WriteFile("b.tar", Write({{kBundleManifest, "{}"},
                               {kBundleSpec, StudyYaml(spec_)},
+                              {kBundleRuns, RunsText()},
                               {kBundleCurve, ToJson(curve_, true)},
                               {kBundleCurveTable, CurveTableText(curve_)},
                               {"code-0123.diff", text},
@@ -254,6 +381,7 @@ TEST_F(BundleTest, FieldsOfANewerVersionAreNoDamage) {
   curve.insert(curve.find('{') + 1, R"("field_of_tomorrow":1,)");
   WriteFile("b.tar", Write({{kBundleManifest, "{}"},
                             {kBundleSpec, StudyYaml(spec_)},
+                            {kBundleRuns, RunsText()},
                             {kBundleCurve, curve},
                             {kBundleCurveTable, CurveTableText(curve_)},
                             {kBundleArchive, archive_}}));
@@ -264,13 +392,9 @@ TEST_F(BundleTest, FieldsOfANewerVersionAreNoDamage) {
 }
 
 TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
-  Start();
-  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
-  *server_.studies[0].mutable_spec() = spec_;
-  server_.archive = {archive_};
+  Serve();
   server_.plan.set_runs(12);
   server_.plan.add_allocations()->set_script("#!/bin/sh\nexec /opt/secret/place\n");
-  server_.curve = curve_;
   WriteFile("code.diff", "+print(2)\n");
   // The server names the paths, so what is there may be anything. Nobody writes to the FIFO.
   ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
@@ -298,14 +422,12 @@ TEST_F(BundleTest, HasThePlanAndTheChangesOfTheProgram) {
   EXPECT_EQ(bundle->Read(diffs[0]).value(), "+print(2)\n");
   EXPECT_THAT(written.err, HasSubstr("cannot be read on this machine, or has changed"));
   EXPECT_THAT(bundle->Read("README.txt").value(), AllOf(HasSubstr("plan.json"), HasSubstr("code-*.diff")));
+  EXPECT_EQ(bundle->Read(kBundlePoints).value(), points_);
+  EXPECT_EQ(bundle->Read(kBundleProvenance).value(), ProvenanceText(runs_));
 }
 
 TEST_F(BundleTest, TheCopyOfTheArchiveIsInTheDirectoryForTemporaryFiles) {
-  Start();
-  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
-  *server_.studies[0].mutable_spec() = spec_;
-  server_.archive = {archive_};
-  server_.curve = curve_;
+  Serve();
   const std::string before = std::filesystem::temp_directory_path();
   const auto bundle = [this](const std::string& temporary) {
     setenv("TMPDIR", temporary.c_str(), 1);
@@ -334,11 +456,7 @@ TEST_F(BundleTest, ABundleThatCannotBeReadIsNoUnreachableServer) {
 }
 
 TEST_F(BundleTest, AStudyThatCannotBePlannedAgainHasABundleWithoutPlan) {
-  Start();
-  server_.studies = {MakeStudy(7, "archived", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
-  *server_.studies[0].mutable_spec() = spec_;
-  server_.archive = {archive_};
-  server_.curve = curve_;
+  Serve();
   server_.plan_error = absl::InvalidArgumentError("partition gpu is gone");
   const Outcome written = Run({"study", "bundle", "7", "-o", dir_ + "/b.tar"});
   ASSERT_THAT(written, Exits(ExitCode::kOk));
