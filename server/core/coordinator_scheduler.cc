@@ -55,6 +55,7 @@ void Coordinator::Act(Effects& fx) {
         spdlog::warn("cancelling {} jobs ({}, ...): {}; will be tried again", tokens.size(), tokens[0],
                      s.ToString());
       }
+      PostEvent([this, tokens, s](db::Micros, Effects&) { lifecycle_->JobsCancelled(tokens, s); });
       PollSoon();
     });
   }

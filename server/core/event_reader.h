@@ -50,7 +50,8 @@ class EventReader {
 
   // Reads the next part, which has a limited size, and passes it to `done`, on any thread and at most
   // once. Does not call `done` while the filesystem blocks. An error may be temporary; the caller may
-  // repeat the request.
+  // repeat the request. FAILED_PRECONDITION: the files cannot be read before a user acts, for example because the
+  // agent of the user is not connected.
   virtual void Read(EventRequest request, Done done) = 0;
 };
 

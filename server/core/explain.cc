@@ -43,6 +43,13 @@ std::string Because(const std::string& reason) { return reason.empty() ? "" : ab
 // Returns "1 run" or "2 runs".
 std::string Count(size_t n, absl::string_view what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
+// Returns the reason of an allocation whose job has not ended after many cancels.
+Reason CancelFailed(const LiveAllocation& allocation, db::Micros now) {
+  return TriedAgain(Make(Reason::STOPPING, FailedCancelText(allocation), AllocationName(allocation.row.token),
+                         allocation.first_cancel),
+                    allocation.cancel_again_at, now);
+}
+
 // Collects the reasons why one run is queued. The first reason is about the run itself, the last one about the cluster.
 class Chain {
  public:
@@ -309,7 +316,7 @@ class Chain {
       const LiveAllocation* allocation = state_.allocation(id);
       if (Serves(*allocation)) {
         ++serving;
-      } else {
+      } else if (ending == nullptr || !ending->cancel_failed) {
         ending = allocation;
       }
     }
@@ -320,6 +327,8 @@ class Chain {
                                            capped ? ", as many as its limits.concurrent_allocations allows"
                                                   : " already, one for every run that needs one"),
                               StudyName(study_.row.id)));
+    } else if (ending != nullptr && ending->cancel_failed) {
+      reasons_.push_back(CancelFailed(*ending, now_));
     } else if (ending != nullptr) {
       reasons_.push_back(Make(Reason::STOPPING,
                               absl::StrCat(JobText(ending->row), " is being ended",
@@ -375,7 +384,15 @@ class Chain {
   std::vector<Reason> reasons_;
 };
 
-Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run) {
+// Returns the second half of the sentence about event files that are being read.
+std::string HowRead(const LiveAttempt& attempt) {
+  const Recovery& recovery = *attempt.recovery;
+  if (recovery.away != 0) return absl::StrCat("cannot be read yet: ", recovery.error);
+  if (recovery.slow) return absl::StrCat("is being read slowly, ", recovery.bytes >> 20, " MiB so far");
+  return "is being read";
+}
+
+Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run, db::Micros now) {
   const std::string name = RunName(study.row.id, run.id);
   for (const int64_t id : study.allocations) {
     const LiveAllocation& allocation = *state.allocation(id);
@@ -385,6 +402,7 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
     });
     if (found == attempts.end()) continue;
     const LiveAttempt* attempt = *found;
+    if (allocation.cancel_failed) return CancelFailed(allocation, now);
     if (attempt->row.state == db::AttemptState::kStopping) {
       return Make(Reason::STOPPING, "it is being stopped", name, attempt->stopping_since);
     }
@@ -402,10 +420,12 @@ Reason Running(const State& state, const LiveStudy& study, const db::RunRow& run
   for (const int64_t id : state.recovering) {
     const LiveAttempt& attempt = *state.attempt(id);
     if (attempt.row.run_id != run.id) continue;
-    return Make(Reason::STOPPING,
-                absl::StrCat("the workers of attempt ", attempt.row.number, " are gone",
-                             Because(attempt.row.message), "; the rest of its event files is being read"),
-                name, attempt.recovery->since);
+    return TriedAgain(
+        Make(Reason::STOPPING,
+             absl::StrCat("the workers of attempt ", attempt.row.number, " are gone",
+                          Because(attempt.row.message), "; the rest of its event files ", HowRead(attempt)),
+             name, attempt.recovery->since),
+        attempt.recovery->retry_at, now);
   }
   return Make(Reason::RUNNING, "it runs", name, run.started);
 }
@@ -426,7 +446,8 @@ std::string DrainText(const db::DrainRow& drain) {
                       "; an admin ends that with `scalelab admin undrain`");
 }
 
-std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now) {
+// Returns the reasons of a study without those of other jobs that do not end.
+static std::vector<Reason> StudyReasons(const State& state, const LiveStudy& study, db::Micros now) {
   if (IsFinal(study.row.state)) return {FinalReason(study.row, {study.counts.begin(), study.counts.end()})};
   if (!study.queued.empty()) return ExplainRun(state, study, *study.queued.begin(), now);
   if (!study.delayed.empty()) {
@@ -445,10 +466,34 @@ std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db:
                study.row.started)};
 }
 
+std::vector<Reason> ExplainStudy(const State& state, const LiveStudy& study, db::Micros now) {
+  std::vector<Reason> reasons = StudyReasons(state, study, now);
+  const bool none_waits = study.queued.empty() && study.delayed.empty();
+  for (const int64_t id : study.allocations) {
+    const LiveAllocation& allocation = *state.allocation(id);
+    if (!allocation.cancel_failed) continue;
+    const std::string name = AllocationName(allocation.row.token);
+    if (std::any_of(reasons.begin(), reasons.end(), [&](const Reason& r) { return r.subject() == name; }))
+      continue;
+    const bool first = none_waits && allocation.attempt_id != 0;  // the study cannot end before its attempt
+    reasons.insert(first ? reasons.begin() : reasons.end(), CancelFailed(allocation, now));
+  }
+  return reasons;
+}
+
+std::vector<Reason> ExplainJobsLeft(const State& state, int64_t study_id, db::Micros now) {
+  std::vector<Reason> reasons;
+  for (const auto& [id, allocation] : state.allocations) {
+    if (allocation->row.study_id == study_id && allocation->cancel_failed)
+      reasons.push_back(CancelFailed(*allocation, now));
+  }
+  return reasons;
+}
+
 std::vector<Reason> ExplainRun(const State& state, const LiveStudy& study, int position, db::Micros now) {
   const db::RunRow& run = study.runs[position];
   if (IsFinal(run.state)) return {FinalReason(run)};
-  if (run.state == db::RunState::kRunning) return {Running(state, study, run)};
+  if (run.state == db::RunState::kRunning) return {Running(state, study, run, now)};
   if (study.later.contains(position)) return {HeldBack(study, run)};
   return Chain(state, study, position, now).Explain();
 }

@@ -16,6 +16,9 @@ std::vector<v1::Reason> ExplainStudy(const State& state, const LiveStudy& study,
 // Returns the reasons of the run at `position` of a study in `state`.
 std::vector<v1::Reason> ExplainRun(const State& state, const LiveStudy& study, int position, db::Micros now);
 
+// Returns a reason for each job of the study that has not ended after many cancels. The study may be final.
+std::vector<v1::Reason> ExplainJobsLeft(const State& state, int64_t study_id, db::Micros now);
+
 // Returns the reason why no attempt begins in drain mode, as one sentence.
 std::string DrainText(const db::DrainRow& drain);
 

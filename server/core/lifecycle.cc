@@ -236,7 +236,7 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
     }
   };
   for (const auto& [id, allocation] : state_.allocations) {
-    move({&allocation->retry_at, &allocation->cancel_again_at});
+    move({&allocation->retry_at, &allocation->cancel_again_at, &allocation->first_cancel});
     db::AllocationRow& row = allocation->row;
     if (row.started == 0 || of_wall_clock == 0) continue;
     row.charged_until = (row.charged_until != 0 ? row.charged_until : row.started) + of_wall_clock;
@@ -253,7 +253,8 @@ void Lifecycle::MoveTimeouts(db::Micros gap, db::Micros of_wall_clock) {
     }
     if (!attempt->recovery) continue;
     Recovery& recovery = *attempt->recovery;
-    move({&recovery.since, &recovery.began, &recovery.retry_at, &recovery.failing});
+    move({&recovery.since, &recovery.began, &recovery.retry_at, &recovery.failing, &recovery.progress,
+          &recovery.away});
   }
   for (auto& [directory, time] : state_.reads_answered) time += gap;
   for (const auto& [id, study] : state_.studies) {

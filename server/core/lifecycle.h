@@ -61,11 +61,15 @@ struct LifecycleOptions {
   // Whether jobs exclude nodes on which attempts fail, see BadNodes. For schedulers with more than one node.
   bool avoid_nodes = false;
   // Limits of reading event files: number of attempts that are read at the same time, and of those below one
-  // directory of runs, whose filesystem may hang; time until a response, and time and bytes for one attempt. If
-  // an attempt exceeds a limit of time or bytes, it ends without the rest of its events.
+  // directory of runs, whose filesystem may hang.
   int max_reads = 16;
   int max_reads_of_directory = 8;
+  // Time after which an attempt ends without the rest of its events, if the filesystem does not respond or
+  // returns errors.
   db::Micros read_timeout = 60'000'000;
+  // Time and bytes for one attempt, after which its files are read slowly, so that they do not delay those of
+  // other attempts. An attempt also ends without the rest of its events if requests read nothing for this
+  // time.
   db::Micros recovery_timeout = 600'000'000;
   int64_t recovery_bytes = int64_t{4} << 30;
   // Whether nodes are calibrated for studies that do not set noise_guard.calibrate.
@@ -77,6 +81,10 @@ struct LifecycleOptions {
   // Returns the framework environment of an engine, or nothing for an engine without an environment. If the
   // function is empty, no engine has an environment. Must not block.
   std::function<std::optional<v1::FrameworkEnvironment>(const std::string& engine)> environment_of;
+  // If a job still exists after this number of cancels, `explain` and the log report it. With the delays
+  // between the cancels (5 s, doubled up to 5 minutes), this takes about 15 minutes. The job is still polled,
+  // and cancelled every 5 minutes, until it has ended.
+  int max_cancels = 8;
 };
 
 // A study that was checked and expanded outside the core thread, and can be stored. Its ids are not set yet.
@@ -92,6 +100,9 @@ db::Micros EndMargin(const LiveAllocation& allocation);
 // Returns whether a run is expected to end before the allocation's time limit. The estimate is 1.1 times the
 // longest run of its cell so far, or of the study if the cell has none.
 bool FitsInto(const LiveAllocation& allocation, const LiveStudy& study, int position, db::Micros now);
+
+// Returns that the job of an allocation with `cancel_failed` has not ended, why, and what an operator can do.
+std::string FailedCancelText(const LiveAllocation& allocation);
 
 // An allocation to make.
 struct NewAllocation {
@@ -171,11 +182,13 @@ class Lifecycle {
   // Handles the scheduler's response to a submit.
   void JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id, db::Micros now,
                     Effects& fx);
+  // Handles the scheduler's response to a call that cancelled the jobs with these tokens.
+  void JobsCancelled(const std::vector<std::string>& tokens, const absl::Status& status);
   // Handles the scheduler's response to a poll that was sent at `asked`.
   void JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked, db::Micros now, Effects& fx);
 
-  // Ends the delays of this owner's jobs, so that those that wait for the next try are submitted
-  // or cancelled now.
+  // Ends the delays of this owner, whose agent has connected: jobs that wait for the next try are submitted
+  // or cancelled now, and event files are read now.
   void TryAgain(const std::string& owner, db::Micros now);
 
   // Handles timeouts, then plans.
@@ -274,7 +287,7 @@ class Lifecycle {
   void ReadEvents(db::Micros now, Effects& fx);
   void EndSlowRecoveries(db::Micros now, Effects& fx);
   std::string WhyTooSlow(const LiveAttempt& attempt, db::Micros now) const;
-  void EndRecovery(LiveAttempt& attempt, const std::string& problem, db::Micros now, Effects& fx);
+  void EndRecovery(LiveAttempt& attempt, std::string problem, db::Micros now, Effects& fx);
   void CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx);
   bool HasRecentReport(const LiveAllocation& allocation, db::Micros now) const;
   std::vector<v1::NodeInfo> NodesOf(const LiveAttempt& attempt) const;
@@ -285,6 +298,8 @@ class Lifecycle {
   void StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx);
   void Release(LiveAllocation& allocation, const std::string& reason, db::Micros now, Effects& fx);
   void EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx);
+  // Cancels a job that still exists after it was cancelled. After many cancels, also reports it.
+  void CancelAgain(LiveAllocation& allocation, db::Micros now, Effects& fx);
   void EndAllocation(LiveAllocation& allocation, db::Cause cause, const std::string& reason, db::Micros now,
                      Effects& fx);
   // Ends an allocation whose job the scheduler does not accept, and fails the runs that no other allocation executes.

@@ -114,6 +114,11 @@ void Lifecycle::TryAgain(const std::string& owner, db::Micros now) {
     allocation->cancel_again_at = std::min(allocation->cancel_again_at, now);
     allocation->refusals = 0;
   }
+  for (const int64_t id : state_.recovering) {
+    LiveAttempt& attempt = *state_.attempt(id);
+    if (state_.study(attempt.study_id)->row.owner != owner) continue;
+    attempt.recovery->retry_at = std::min(attempt.recovery->retry_at, now);
+  }
 }
 
 void Lifecycle::JobSubmitted(const std::string& token, const absl::StatusOr<std::string>& external_id,
@@ -196,7 +201,7 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
       allocation.ending = job.ending;
       // Cancel the job again, because the earlier cancel may have failed. A job that is ending stays in the
       // list for some time.
-      if (allocation.cancel_sent && now >= allocation.cancel_again_at) EndJob(allocation, now, fx);
+      if (allocation.cancel_sent && now >= allocation.cancel_again_at) CancelAgain(allocation, now, fx);
       if (job.suspended) {
         for (auto& [node, worker] : allocation.workers) worker.last_seen = now;
         allocation.listening_since = now;
@@ -272,6 +277,10 @@ void Lifecycle::EndAllocation(LiveAllocation& allocation, db::Cause cause, const
   if (!reason.empty()) allocation.row.reason = reason;
   fx.batch.allocations.push_back(allocation.row);
   fx.woken.insert(allocation.row.id);
+  if (allocation.cancel_failed) {
+    fx.warnings.push_back(absl::StrCat("allocation ", allocation.row.token, ": its job has ended after ",
+                                       allocation.cancels, " cancels"));
+  }
   const int64_t id = allocation.row.id;
   const int64_t attempt_id = allocation.attempt_id;
   const std::deque<int64_t> next_attempts = allocation.next_attempts;
@@ -341,6 +350,7 @@ void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   LeavePending(allocation);
   allocation.cancel_sent = true;
   UpdateAllocation(allocation);
+  if (allocation.first_cancel == 0) allocation.first_cancel = now;
   allocation.cancel_again_at = now + Backoff(++allocation.cancels, kCancelAgain, allocation.row.token);
   fx.cancel.push_back(allocation.row.token);
 }
@@ -372,6 +382,7 @@ void Lifecycle::FailQueued(LiveStudy& study, int64_t run_id, db::Cause cause, co
 bool Lifecycle::JobsChange() const {
   return std::any_of(state_.allocations.begin(), state_.allocations.end(), [](const auto& entry) {
     const LiveAllocation& allocation = *entry.second;
+    if (allocation.cancel_failed) return false;
     return allocation.row.state != db::AllocationState::kRunning || allocation.cancel_sent ||
            allocation.ending || allocation.leaving_since != 0;
   });

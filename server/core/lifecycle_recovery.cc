@@ -1,7 +1,12 @@
 // Implements the functions of Lifecycle that end attempts whose workers have ended. They first read the rest
 // of the event files.
 //
-//   workers ended --> recovery: one request after another --> all read, or limit exceeded --> attempt ends
+//   workers ended --> recovery: one request after another --> all or nothing can be read --> attempt ends
+//
+// A recovery has no limit of time or bytes as long as requests read something. A long recovery pauses after
+// each request. A recovery waits while a user has to act before the files can be read, because the next attempt
+// would also wait for this user. If the run is cancelled, the recovery ends instead of continuing slowly or
+// waiting.
 //
 // A recovery survives a restart: the row of its attempt is not final, and has the cause of the failure or an
 // allocation that has ended. The events of a response are committed like a worker's report, before the next
@@ -21,6 +26,9 @@ namespace scalelab::server {
 namespace {
 
 constexpr BackoffLimits kReadAgain{1'000'000, 10'000'000};
+// TryAgain ends this delay when the agent of the user connects.
+constexpr BackoffLimits kAwayAgain{1'000'000, 300'000'000};
+constexpr db::Micros kSlowPause = 500'000;
 
 int64_t Seconds(db::Micros time) { return time / 1'000'000; }
 
@@ -103,13 +111,31 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
   recovery.since = now;
   if (!part.ok()) {
     recovery.error = std::string(part.status().message());
+    if (absl::IsFailedPrecondition(part.status())) {
+      if (recovery.away == 0) {
+        recovery.away = now;
+        recovery.failures = 0;
+        ++state_.study(attempt->study_id)->revision;
+        fx.changed_studies.insert(attempt->study_id);
+      }
+      recovery.failing = 0;
+      recovery.progress = now;
+      recovery.retry_at = now + Backoff(++recovery.failures, kAwayAgain, token);
+      return ReadEvents(now, fx);
+    }
+    if (std::exchange(recovery.away, 0) != 0) {
+      recovery.began = now;
+      recovery.failures = 0;
+    }
     if (recovery.failing == 0) recovery.failing = now;
     recovery.retry_at = now + Backoff(++recovery.failures, kReadAgain, token);
     return ReadEvents(now, fx);
   }
   state_.reads_answered[std::string(RunsOf(*attempt))] = now;
   recovery.failing = 0;
+  if (std::exchange(recovery.away, 0) != 0) recovery.began = now;
   recovery.failures = 0;
+  const int64_t bytes_before = recovery.bytes;
   bool fits = true;
   for (ParsedBatch& batch : part->batches) {
     recovery.bytes += batch.append.end_position - batch.append.begin_position;
@@ -117,18 +143,21 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
   }
   // After a failed commit, a part may begin after the durable position. The next request then begins at
   // the durable position.
+  const bool progress = fits && (recovery.bytes > bytes_before || part->next_rank > recovery.next_rank);
+  if (progress) recovery.progress = now;
   if (fits) recovery.next_rank = part->next_rank;
   if (recovery.problem.empty()) recovery.problem = std::move(part->problem);
   if (part->end) recovery.end = std::move(part->end);
   recovery.software.merge(part->software);
   if (recovery.next_rank == static_cast<int>(attempt->ranks.size())) {
     EndRecovery(*attempt, recovery.problem, now, fx);
-  } else if (recovery.bytes > options_.recovery_bytes) {
-    EndRecovery(
-        *attempt,
-        absl::StrCat("more than ", options_.recovery_bytes >> 20, " MiB of events were left; those of rank ",
-                     recovery.next_rank, " and later ones are not all stored"),
-        now, fx);
+  } else if (recovery.bytes > options_.recovery_bytes || now - recovery.began > options_.recovery_timeout) {
+    if (!std::exchange(recovery.slow, true)) {
+      fx.warnings.push_back(absl::StrCat("attempt ", token, ": ", recovery.bytes >> 20,
+                                         " MiB of its events were read in ", Seconds(now - recovery.began),
+                                         " s after its workers had ended; the rest is read slowly"));
+    }
+    recovery.retry_at = now + kSlowPause;
   }
   ReadEvents(now, fx);
 }
@@ -137,6 +166,11 @@ void Lifecycle::EventsRead(const std::string& token, int64_t number, absl::Statu
 std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) const {
   const Recovery& recovery = *attempt.recovery;
   const int64_t limit = Seconds(options_.read_timeout);
+  const bool cancelled = attempt.row.state == db::AttemptState::kStopping;
+  if (recovery.away != 0 && recovery.number == 0) {
+    if (!cancelled || now - recovery.away <= options_.read_timeout) return "";
+    return absl::StrCat("its event files could not be read: ", recovery.error);
+  }
   if (recovery.failing != 0 && now - recovery.failing > options_.read_timeout) {
     return absl::StrCat("its event files could not be read for ", limit, " s: ", recovery.error);
   }
@@ -151,8 +185,10 @@ std::string Lifecycle::WhyTooSlow(const LiveAttempt& attempt, db::Micros now) co
       now - std::max(recovery.since, last) > 2 * options_.read_timeout) {
     return absl::StrCat("the filesystem of other event files did not answer for ", 2 * limit, " s");
   }
-  if (recovery.began != 0 && now - recovery.began > options_.recovery_timeout) {
-    return absl::StrCat("its event files were not read within ", Seconds(options_.recovery_timeout), " s");
+  if (cancelled && recovery.slow) return "its run was cancelled while the rest of its event files was read";
+  if (recovery.began != 0 && now - std::max(recovery.began, recovery.progress) > options_.recovery_timeout) {
+    return absl::StrCat("nothing was read from its event files for ", Seconds(options_.recovery_timeout),
+                        " s");
   }
   return "";
 }
@@ -167,8 +203,15 @@ void Lifecycle::EndSlowRecoveries(db::Micros now, Effects& fx) {
 }
 
 // Ends the attempt. `problem` is the reason why events may be missing.
-void Lifecycle::EndRecovery(LiveAttempt& attempt, const std::string& problem, db::Micros now, Effects& fx) {
+void Lifecycle::EndRecovery(LiveAttempt& attempt, std::string problem, db::Micros now, Effects& fx) {
   const Recovery& recovery = *attempt.recovery;
+  const size_t unread = attempt.ranks.size() - static_cast<size_t>(recovery.next_rank);
+  if (!problem.empty() && unread > 0) {
+    int64_t stored = 0;
+    for (const RankState& rank : attempt.ranks) stored += rank.stream.position;
+    absl::StrAppend(&problem, "; ", stored, " bytes of events are stored, and the files of ", unread, " of ",
+                    attempt.ranks.size(), " ranks were not read to their ends");
+  }
   if (!problem.empty()) {
     fx.warnings.push_back(absl::StrCat("attempt ", attempt.row.token, ": events may be missing: ", problem,
                                        "; look at ", attempt.row.directory));

@@ -26,6 +26,50 @@ constexpr db::Micros kLongestIdle = 30'000'000;
 
 }  // namespace
 
+std::string FailedCancelText(const LiveAllocation& allocation) {
+  constexpr size_t kNamed = 3;
+  const std::string& id = allocation.row.external_id;
+  std::string text = absl::StrCat(id.empty() ? "its job" : absl::StrCat("job ", id), " has not ended after ",
+                                  allocation.cancels, " cancels");
+  if (!allocation.cancel_error.empty()) {
+    absl::StrAppend(&text, ", the last of which failed: ", allocation.cancel_error);
+  } else if (allocation.ending) {
+    absl::StrAppend(&text, ", although the scheduler reports that it is ending");
+  }
+  absl::StrAppend(&text, "; it is cancelled again every 5 minutes; an operator can end it (Slurm: `scancel ",
+                  id.empty() ? absl::StrCat("--name=", allocation.row.token) : id, "`)");
+  std::vector<std::string> nodes;
+  for (const auto& [index, worker] : allocation.workers) {
+    if (nodes.size() < kNamed) nodes.push_back(worker.node);
+  }
+  if (nodes.empty()) return text;
+  if (allocation.workers.size() > kNamed)
+    nodes.push_back(absl::StrCat(allocation.workers.size() - kNamed, " more"));
+  absl::StrAppend(&text, " or look for its processes on ", absl::StrJoin(nodes, ", "));
+  return text;
+}
+
+void Lifecycle::JobsCancelled(const std::vector<std::string>& tokens, const absl::Status& status) {
+  for (const std::string& token : tokens) {
+    const auto it = state_.allocation_by_token.find(token);
+    if (it != state_.allocation_by_token.end())
+      state_.allocation(it->second)->cancel_error = std::string(status.message());
+  }
+}
+
+void Lifecycle::CancelAgain(LiveAllocation& allocation, db::Micros now, Effects& fx) {
+  if (allocation.cancels >= options_.max_cancels && !allocation.cancel_failed) {
+    allocation.cancel_failed = true;
+    fx.warnings.push_back(
+        absl::StrCat("allocation ", allocation.row.token, ": ", FailedCancelText(allocation)));
+    if (LiveStudy* study = state_.study(allocation.row.study_id)) {
+      ++study->revision;
+      fx.changed_studies.insert(study->row.id);
+    }
+  }
+  EndJob(allocation, now, fx);
+}
+
 absl::Status Lifecycle::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
                               int64_t final_changes, db::Micros now, Effects& fx) {
   LiveStudy* study = state_.study(study_id);

@@ -228,6 +228,8 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
     desired->set_ranks_per_node(allocation.row.ranks_per_node);
     desired->set_run(absl::StrCat("studies/", study.row.id, "/runs/", attempt->row.run_id));
     desired->set_in_turn(attempt->assigned_ahead);
+    desired->set_earlier_attempts(attempt->row.number - 1);
+    desired->set_max_retries(study.spec.retry().max());
     const v1::NoiseGuard& guard = study.spec.noise_guard();
     if (!(guard.has_calibrate() ? guard.calibrate() : options_.noise_guard)) continue;
     desired->set_calibration_seconds(guard.calibration_ms() > 0 ? guard.calibration_ms() / 1e3

@@ -252,6 +252,9 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
   to.retry_at = from.retry_at;
   to.cancels = from.cancels;
   to.cancel_again_at = from.cancel_again_at;
+  to.first_cancel = from.first_cancel;
+  to.cancel_failed = from.cancel_failed;
+  to.cancel_error = std::move(from.cancel_error);
 }
 
 void KeepReports(LiveAttempt& from, LiveAttempt& to) {

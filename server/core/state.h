@@ -164,7 +164,7 @@ struct RankState {
 struct Recovery {
   int64_t number = 0;       // number of the request in flight; 0: none
   db::Micros since = 0;     // when the wait for the response, or for a free reader, began
-  db::Micros began = 0;     // when the first request was made; 0: none was made
+  db::Micros began = 0;     // when the first request was made, not counting `away`; 0: none was made
   db::Micros retry_at = 0;  // after a failed read: when to try again
   db::Micros failing = 0;   // time of the first of the consecutive failed reads; 0: the last read succeeded
   int failures = 0;         // number of consecutive failed reads
@@ -174,6 +174,9 @@ struct Recovery {
   std::string problem;      // why events may be missing
   std::optional<v1::SynchronizeRequest::AttemptStatus> end;  // the end that the worker recorded
   std::map<std::string, std::string> software;
+  db::Micros progress = 0;  // when the last request that read something was answered; 0: none was
+  db::Micros away = 0;      // since when the files cannot be read before a user acts; 0: they can be read
+  bool slow = false;        // it has exceeded a limit of time or bytes, and pauses after each request
 };
 
 // An attempt that is not final.
@@ -257,6 +260,9 @@ struct LiveAllocation {
   db::Micros leaving_since = 0;    // when a worker first reported that it is leaving; 0: none has
   db::Micros retry_at = 0;         // when to submit its job again
   db::Micros ends_at = 0;          // end of its time limit; 0: it is not running, or has no limit
+  db::Micros first_cancel = 0;     // when its job was cancelled for the first time; 0: it was not cancelled
+  bool cancel_failed = false;      // its job has not ended after many cancels, which users and the log report
+  std::string cancel_error;        // error of the last call that cancelled its job; "" if it succeeded
 };
 
 // Returns whether queued runs may still be assigned to the allocation.

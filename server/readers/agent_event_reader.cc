@@ -75,8 +75,9 @@ class Copy {
   absl::StatusOr<std::string> Ask(const std::string& name, int64_t offset, int64_t length) {
     absl::StatusOr<std::string> data = hub_.ReadFile(user_, request_.directory, name, offset, length);
     if (absl::IsNotFound(data.status())) return std::string();
-    if (!data.ok()) return absl::UnavailableError(data.status().message());
-    return data;
+    if (data.ok()) return data;
+    if (absl::Status connected = hub_.Check(user_); !connected.ok()) return connected;
+    return absl::UnavailableError(data.status().message());
   }
 
   absl::Status CopyHead(const std::string& name) {

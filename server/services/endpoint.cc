@@ -9,8 +9,11 @@
 #include <grpcpp/server_posix.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "server/metrics/rpc_counter.h"
 #include "server/time/clock.h"
 
@@ -56,6 +59,46 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
+// Refuses a call of reflection if its caller may not use the service. The handlers of the other services
+// check their callers themselves.
+class ReflectionGuard final : public grpc::experimental::Interceptor {
+ public:
+  ReflectionGuard(const Access& access, grpc::ServerContextBase& context)
+      : access_(access), context_(context) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) Check();
+    methods->Proceed();
+  }
+
+ private:
+  // Cancels the call before gRPC's handler reads the request. The handler cannot send after that.
+  void Check() {
+    const absl::Status status = access_.CheckClient(context_).status();
+    if (status.ok()) return;
+    access_.AuditUnknown(context_, "ServerReflection", status);
+    grpc_call_cancel_with_status(context_.c_call(),
+                                 static_cast<grpc_status_code>(static_cast<int>(status.code())),
+                                 std::string(status.message()).c_str(), nullptr);
+  }
+
+  const Access& access_;
+  grpc::ServerContextBase& context_;
+};
+
+class ReflectionGuards final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit ReflectionGuards(const Access& access) : access_(access) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    if (!absl::StartsWith(info->method(), "/grpc.reflection.")) return nullptr;
+    return new ReflectionGuard(access_, *info->server_context());
+  }
+
+ private:
+  const Access& access_;
+};
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointContext& context, bool local)
@@ -99,11 +142,10 @@ absl::Status Endpoint::Start() {
   builder.RegisterService(&admin_);
   builder.RegisterService(&agents_);
   workers_.AddTo(builder);
-  if (metrics_ != nullptr) {
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-    interceptors.push_back(NewRpcCounter(*metrics_));
-    builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  }
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  if (metrics_ != nullptr) interceptors.push_back(NewRpcCounter(*metrics_));
+  if (reflection_) interceptors.push_back(std::make_unique<ReflectionGuards>(access_));
+  if (!interceptors.empty()) builder.experimental().SetInterceptorCreators(std::move(interceptors));
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("cannot start the gRPC server");
   workers_.Start();

@@ -11,21 +11,14 @@
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
-#include "server/core/outcome.h"
 #include "server/readers/filesystem_of.h"
+#include "server/runs/stored_runs.h"
 #include "server/scheduler/agent/agent_scheduler.h"
 #include "server/services/lookup.h"
 #include "server/services/retry.h"
 
 namespace scalelab::server {
 namespace {
-
-void FillSummary(const db::RunSummary& from, v1::Run* run) {
-  for (const auto& [key, value] : from.metrics) (*run->mutable_summary())[key] = value;
-  run->set_fingerprint(from.fingerprint);
-  if (from.peak_memory) (*run->mutable_summary())["run/peak_memory_bytes"] = *from.peak_memory;
-  if (from.device_memory) (*run->mutable_summary())["run/device_memory_bytes"] = *from.device_memory;
-}
 
 // Reads the run without its attempts and results.
 absl::Status FillRun(db::Store& store, const db::RunRow& row, v1::Run* run) {
@@ -38,22 +31,7 @@ absl::Status FillRun(db::Store& store, const db::RunRow& row, v1::Run* run) {
 // Reads the run with its attempts and results.
 absl::Status Fill(db::Store& store, const db::RunRow& row, v1::Run* run) {
   if (auto s = FillRun(store, row, run); !s.ok()) return s;
-  const auto attempts = store.ListAttempts(row.id);
-  if (!attempts.ok()) return attempts.status();
-  for (const db::AttemptRow& attempt : *attempts) {
-    const auto streams = store.ListStreams(attempt.id);
-    if (!streams.ok()) return streams.status();
-    const auto allocation = store.GetAllocation(attempt.allocation_id);
-    v1::Attempt& added = *run->add_attempts();
-    added = ToAttempt(attempt, row.study_id, allocation.ok() ? allocation->token : std::string(), *streams);
-    const auto provenance = store.GetProvenance(attempt.id);
-    if (!provenance.ok()) return provenance.status();
-    for (v1::NodeInfo& node : NodesOfProvenance(*provenance)) *added.add_node_infos() = std::move(node);
-    for (v1::NodeNoise& noise : NoiseOfProvenance(*provenance)) *added.add_noise() = std::move(noise);
-    if (auto code = CodeOfProvenance(*provenance)) *added.mutable_code() = *std::move(code);
-  }
-  if (const auto summary = store.GetSummary(row.id); summary.ok()) FillSummary(*summary, run);
-  return absl::OkStatus();
+  return AddResults(store, row, run);
 }
 
 absl::StatusOr<db::RunFilter> FilterOf(const v1::ListRunsRequest& request, int64_t study_id) {

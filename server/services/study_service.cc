@@ -403,13 +403,15 @@ grpc::ServerUnaryReactor* StudyService::ExplainStudy(grpc::CallbackServerContext
           *answer.add_reasons() = std::move(reason);
         return call->Finish(absl::OkStatus());
       }
-      // The study is final, so read it from the database.
-      FinishOn(handler_.pools.reads, call, [this, id](auto& explained) {
+      // The study is final, so read it from the database. A job of the study may still exist.
+      std::vector<v1::Reason> left = ExplainJobsLeft(*state, id, absl::ToUnixMicros(absl::Now()));
+      FinishOn(handler_.pools.reads, call, [this, id, left = std::move(left)](auto& explained) {
         const auto last = handler_.store.GetStudy(id);
         const auto counts = handler_.store.CountRuns({id});
         if (!last.ok() || !counts.ok()) return last.ok() ? counts.status() : last.status();
         *explained.response.mutable_study() = ToStudy(*last, counts->front(), false);
         *explained.response.add_reasons() = FinalReason(*last, counts->front());
+        for (const v1::Reason& reason : left) *explained.response.add_reasons() = reason;
         return AddKeepingReasons(handler_.store, *last, &explained.response);
       });
     });

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -76,9 +77,9 @@ std::string RawConnection::Header(const std::string& name, const std::string& va
          value;
 }
 
-std::string RawConnection::CallHeaders() {
+std::string RawConnection::CallHeaders(const std::string& method) {
   // The first bytes encode the method POST and the scheme https.
-  return "\x83\x87" + Header(":path", "/scalelab.v1.StudyService/ListStudies") + Header(":authority", "x") +
+  return "\x83\x87" + Header(":path", method) + Header(":authority", "x") +
          Header("content-type", "application/grpc") + Header("te", "trailers");
 }
 
@@ -108,7 +109,8 @@ std::string RawConnection::ReceiveUntil(const std::string& text, double seconds)
     const bool waits = n <= 0 && SSL_get_error(tls_->ssl.get(), n) == SSL_ERROR_WANT_READ;
     ERR_clear_error();
     if (n <= 0 && !waits) break;
-    if (waits) Pause(0.01);
+    pollfd readable{fd_, POLLIN, 0};
+    if (waits) poll(&readable, 1, 10);
   }
   return received;
 }

@@ -25,7 +25,7 @@ class RawConnection {
   static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload);
   static std::string Header(const std::string& name, const std::string& value);
   // The headers of a call without a token.
-  static std::string CallHeaders();
+  static std::string CallHeaders(const std::string& method = "/scalelab.v1.StudyService/ListStudies");
 
   // Returns false when the server has closed the connection, or has not read for a second. Reads and ignores what
   // the server sends.

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -403,6 +405,42 @@ TEST(FrontMemory, EndlessCallsWithoutATokenAreCutOff) {
   ASSERT_EQ(service.Start(), "");
   EXPECT_LT(GrowthUnder(service, 12, FloodWithCalls), kMuch);
   EXPECT_TRUE(service.Answers());
+}
+
+// Returns the largest memory that a process has had.
+int64_t PeakMemory(pid_t pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status"));
+  const size_t at = status.find("VmHWM:");
+  return at == std::string::npos ? 0 : std::atoll(status.c_str() + at + 6) << 10;
+}
+
+// A command of 2.8 MB that is copied into each of the 2,000 cells takes 5.6 GB.
+TEST(FrontMemory, APlanOfALongCommandAndManyCellsCopiesNoCommand) {
+  Front service({"--local-slots", "1"});
+  ASSERT_EQ(service.Start(), "");
+  v1::PlanStudyRequest request;
+  v1::StudySpec& spec = *request.mutable_spec();
+  spec.set_study("long");
+  spec.set_repeats(1);
+  auto& fixed = *spec.mutable_fixed()->mutable_fields();
+  fixed["engine"].set_string_value("custom");
+  fixed["ranks"].set_number_value(1);
+  auto& command = *fixed["command"].mutable_list_value();
+  command.add_values()->set_string_value("true");
+  command.add_values()->set_string_value(std::string(2'800'000, 'x'));
+  for (const auto& [key, values] : {std::pair("max_steps", 1000), std::pair("comm_timeout_s", 2)}) {
+    auto* axis = spec.add_matrix();
+    axis->set_key(key);
+    for (int i = 1; i <= values; ++i) axis->add_values()->set_number_value(i);
+  }
+  const auto studies = v1::StudyService::NewStub(service.Channel());
+  const int64_t before = PeakMemory(service.pid());
+  ASSERT_GT(before, 0);
+  v1::PlanStudyResponse plan;
+  const grpc::Status status = studies->PlanStudy(Context(60).get(), request, &plan);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(plan.cells_size(), 2000);
+  EXPECT_LT(PeakMemory(service.pid()) - before, int64_t{200} << 20);
 }
 
 TEST(FrontMemory, ALargeRequestKeepsNoMemory) {

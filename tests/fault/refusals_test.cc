@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -28,6 +31,11 @@ using testing::Not;
 
 constexpr char kStudy[] =
     "study: confidential\nfixed: {engine: custom, ranks: 1, max_steps: 1, command: [\"true\"]}\n";
+
+double LowerQuintile(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 5));
+  return values[values.size() / 5];
+}
 
 class Refusals : public testing::Test {
  protected:
@@ -79,11 +87,6 @@ class Refusals : public testing::Test {
             {"a session with a wrong signature", absl::StrCat("sls_", claims, ".", std::string(64, 'a'))},
             {"a session without a signature", "sls_" + claims}};
   }
-  static double LowerQuintile(std::vector<double> values) {
-    std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 5));
-    return values[values.size() / 5];
-  }
-
   const int port_ = FreeTcpPort();
   TcpService service_{port_};
   std::string token_;
@@ -120,40 +123,78 @@ TEST_F(Refusals, AClientWithoutTlsGetsNothing) {
   EXPECT_TRUE(List(token_).ok());
 }
 
-TEST_F(Refusals, AThousandWrongTokensTakeTheSameTimeEach) {
-  std::vector<std::pair<std::string, std::string>> wrong;
-  for (const auto& kind : WrongTokens()) wrong.push_back(kind);
-  const size_t rounds = 1 + 1000 / wrong.size();
+// Calls `measure(kind)`, which returns the time of a refusal, `rounds` times for each kind in random order.
+// Expects that the time does not depend on the kind.
+void ExpectSameTimes(std::vector<std::string> kinds, size_t rounds,
+                     const std::function<double(const std::string& kind)>& measure) {
   std::mt19937 random(7);
-  ASSERT_TRUE(List(token_).ok());
   double slowest = 0, fastest = 0, typical = 0;
-  // A busy machine can disturb one series of measurements. A difference that depends on the token occurs
+  // A busy machine can disturb one series of measurements. A difference that depends on the kind occurs
   // in every series.
   for (int series = 0; series < 3; ++series) {
     std::map<std::string, std::vector<double>> times;
     for (size_t round = 0; round < rounds; ++round) {
-      std::ranges::shuffle(wrong, random);
-      for (const auto& [kind, token] : wrong) {
-        double milliseconds = 0;
-        const grpc::Status status = List(token, &milliseconds);
-        ASSERT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << kind;
-        ASSERT_THAT(status.error_message(), HasSubstr("not one of this server")) << kind;
-        times[kind].push_back(milliseconds);
-      }
+      std::ranges::shuffle(kinds, random);
+      for (const std::string& kind : kinds) times[kind].push_back(measure(kind));
+      if (testing::Test::HasFatalFailure()) return;
     }
-    std::vector<double> kinds;
+    std::vector<double> typical_times;
     for (const auto& [kind, values] : times) {
-      kinds.push_back(LowerQuintile(values));
-      std::printf("%s: %.3f ms\n", kind.c_str(), kinds.back());
+      typical_times.push_back(LowerQuintile(values));
+      std::printf("%s: %.3f ms\n", kind.c_str(), typical_times.back());
     }
-    const auto [least, most] = std::ranges::minmax_element(kinds);
+    const auto [least, most] = std::ranges::minmax_element(typical_times);
     fastest = *least;
     slowest = *most;
-    typical = LowerQuintile(kinds);
+    typical = LowerQuintile(typical_times);
     if (slowest - fastest < 0.2 * typical) break;
   }
   EXPECT_LT(slowest - fastest, 0.2 * typical);
+}
+
+TEST_F(Refusals, AThousandWrongAndMissingTokensTakeTheSameTimeEach) {
+  std::map<std::string, std::string> tokens = WrongTokens();
+  tokens.emplace("no token", "");
+  std::vector<std::string> kinds;
+  for (const auto& [kind, token] : tokens) kinds.push_back(kind);
+  ASSERT_TRUE(List(token_).ok());
+  ExpectSameTimes(kinds, 1 + 1000 / kinds.size(), [&](const std::string& kind) {
+    const std::string& token = tokens.at(kind);
+    double milliseconds = 0;
+    const grpc::Status status = List(token, &milliseconds);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << kind;
+    EXPECT_THAT(status.error_message(),
+                HasSubstr(token.empty() ? "requires a token" : "not one of this server"))
+        << kind;
+    return milliseconds;
+  });
   EXPECT_TRUE(List(token_).ok()) << "wrong tokens lock nobody out";
+}
+
+// Raw clients call a service and reflection, each without a token and with a wrong one.
+TEST_F(Refusals, RawClientsAreRefusedInTheSameTimeWithAndWithoutAToken) {
+  const std::string wrong = RawConnection::Header("authorization", "Bearer " + std::string(64, 'a'));
+  const std::map<std::string, std::string> tokens = {{"no token", ""}, {"a wrong token", wrong}};
+  for (const char* method : {"/scalelab.v1.StudyService/ListStudies",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    SCOPED_TRACE(method);
+    std::printf("%s\n", method);
+    ExpectSameTimes({"no token", "a wrong token"}, 100, [&](const std::string& kind) {
+      RawConnection raw(port_);
+      const std::string call = RawConnection::Frame(RawConnection::kHeaders, 4, 1,
+                                                    RawConnection::CallHeaders(method) + tokens.at(kind)) +
+                               RawConnection::Frame(0, 1, 1, std::string(5, '\0'));
+      const double start = Now();
+      EXPECT_TRUE(raw.Send(call));
+      const std::string answer = raw.ReceiveUntil("grpc-status", 20);
+      const double milliseconds = 1000 * (Now() - start);
+      EXPECT_THAT(answer, HasSubstr("grpc-status")) << kind;
+      EXPECT_THAT(answer, Not(HasSubstr("confidential")));
+      EXPECT_THAT(answer, Not(HasSubstr("scalelab.v1.RunService"))) << "the list of services";
+      return milliseconds;
+    });
+  }
+  EXPECT_TRUE(List(token_).ok());
 }
 
 TEST_F(Refusals, EachReasonIsOneSentenceWithWhatToDo) {

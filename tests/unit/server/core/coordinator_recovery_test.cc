@@ -68,6 +68,15 @@ class HeldReader final : public EventReader {
     answers.pop_front();
     done(std::move(part));
   }
+  // Answers the oldest request: nothing is left in the file of its only rank.
+  void AnswerNothing() {
+    EventPart part;
+    part.next_rank = 1;
+    requests.pop_front();
+    Done done = std::move(answers.front());
+    answers.pop_front();
+    done(std::move(part));
+  }
   // Answers the oldest request with a line of rank 0 that reports a checkpoint.
   void AnswerCheckpoint(int64_t step) {
     EventPart part;
@@ -250,6 +259,47 @@ TEST_F(Stepped, ARestartKeepsTheCauseOfTheEnd) {
   EXPECT_EQ(attempts->at(0).state, db::AttemptState::kFailed);
   EXPECT_EQ(attempts->at(0).cause, db::Cause::kNodeFail);
   EXPECT_THAT(attempts->at(0).message, HasSubstr("node-0 failed; events may be missing"));
+}
+
+// A time limit ends the attempt of the second run while the coordinator does not run. The first run has used
+// a part of the time of the allocation, so the second run may need less than the limit.
+TEST_F(Stepped, ATimeLimitThatEarlierRunsHaveUsedIsNoFailureAfterARestart) {
+  Begin(World::Spec({1}, 2));
+  v1::SynchronizeRequest ended;
+  ended.set_node("n");
+  ended.set_instance("life");
+  *ended.add_attempts() = World::Ended(token_, 1);
+  coordinator_->Synchronize(job_, ended, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+  Steps();
+  ASSERT_EQ(Run().state, db::RunState::kFailed);
+  coordinator_->Read([this](const State* state) { token_ = state->attempts.begin()->second->row.token; });
+  Steps();
+  Synchronize();
+  ASSERT_EQ(store_->GetRun(2)->state, db::RunState::kRunning);
+
+  scheduler_.state = JobStatus::State::kTimeout;
+  Restart();
+  Pass(absl::Seconds(20));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  reader_.AnswerNothing();
+  Steps();
+  const auto run = store_->GetRun(2);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->state, db::RunState::kQueued) << run->message;
+  EXPECT_EQ(run->cause, db::Cause::kTimeout);
+  EXPECT_THAT(run->message, HasSubstr("it will be tried again"));
+}
+
+TEST_F(Stepped, ATimeLimitThatOneRunHasUsedIsAFailureAfterARestart) {
+  Begin();
+  scheduler_.state = JobStatus::State::kTimeout;
+  Restart();
+  Pass(absl::Seconds(20));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  reader_.AnswerNothing();
+  Steps();
+  EXPECT_EQ(Run().state, db::RunState::kFailed);
+  EXPECT_EQ(Run().cause, db::Cause::kTimeout);
 }
 
 TEST_F(Stepped, ARestartKeepsTheCheckpointsOfEarlierAttempts) {

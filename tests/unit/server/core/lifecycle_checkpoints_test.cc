@@ -66,6 +66,15 @@ TEST(LifecycleCheckpoints, AllAttemptsOfARunShareADirectory) {
   EXPECT_EQ(plain.desired.attempts(0).checkpoint_directory(), "");
 }
 
+TEST(LifecycleCheckpoints, TheWorkerLearnsTheNumberOfEarlierAttempts) {
+  Checkpointed w;
+  EXPECT_EQ(w.desired.attempts(0).earlier_attempts(), 0);
+  w.Send(0, 10);
+  w.Job(w.job, JobState::kTimeout);
+  w.Begin();
+  EXPECT_EQ(w.desired.attempts(0).earlier_attempts(), 1);
+}
+
 TEST(LifecycleCheckpoints, ARunLongerThanItsAllocationsContinuesAsLongAsItProgresses) {
   Checkpointed w;
   int64_t step = 0;

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "server/core/explain.h"
 #include "server/core/lifecycle.h"
 #include "tests/unit/server/core/world.h"
 
@@ -235,6 +238,108 @@ TEST(Lifecycle, AJobThatIsBeingCancelledIsCancelledAgainWithBackoff) {
   }
   EXPECT_GE(cancels, 4);
   EXPECT_LE(cancels, 10);
+}
+
+TEST(Lifecycle, TicksDoNotRepeatTheCancelOfAJobWhoseAttemptDoesNotStop) {
+  OneRun w;
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  w.After(25);
+  ASSERT_TRUE(w.Cancelled(w.job));
+  w.fx.cancel.clear();
+  for (int second = 0; second < 100; ++second) {
+    w.Sync(w.job, {World::Running(w.token)});
+    w.After(1);
+  }
+  EXPECT_TRUE(w.fx.cancel.empty()) << "only a poll shows that the job still exists";
+  EXPECT_EQ(w.state.allocation(w.state.allocation_by_token.at(w.job))->cancels, 1);
+}
+
+// Polls a job that does not end for `seconds` seconds. Returns the times of the cancels.
+std::vector<db::Micros> CancelsOfAJobThatStays(World& w, const std::string& job, JobState state, int seconds,
+                                               const absl::Status& answer) {
+  std::vector<db::Micros> cancels;
+  for (int second = 0; second < seconds; ++second) {
+    for (const std::string& token : std::exchange(w.fx.cancel, {})) {
+      cancels.push_back(w.now);
+      w.lifecycle.JobsCancelled({token}, answer);
+    }
+    w.now += 1'000'000;
+    w.Job(job, state);
+  }
+  return cancels;
+}
+
+TEST(Lifecycle, AJobThatCannotBeCancelledIsReportedAndNotForgotten) {
+  OneRun w;
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  w.After(30);
+  EXPECT_TRUE(w.lifecycle.JobsChange());
+  const absl::Status denied = absl::UnavailableError("scancel failed: Access/permission denied");
+  CancelsOfAJobThatStays(w, w.job, JobState::kRunning, 300, denied);
+  EXPECT_TRUE(w.fx.warnings.empty()) << "the cancels may still take effect";
+  EXPECT_EQ(ExplainStudy(w.state, w.study(w.id), w.now)[0].message(), "it was cancelled; 1 run to stop");
+
+  CancelsOfAJobThatStays(w, w.job, JobState::kRunning, 1500, denied);
+  ASSERT_EQ(w.fx.warnings.size(), 1u) << "it is reported once";
+  EXPECT_EQ(
+      w.fx.warnings[0],
+      absl::StrCat("allocation ", w.job,
+                   ": job job-1 has not ended after 8 cancels, the last of which failed: scancel failed: "
+                   "Access/permission denied; it is cancelled again every 5 minutes; an operator can end "
+                   "it (Slurm: `scancel job-1`) or look for its processes on node-0"));
+  const std::vector<v1::Reason> reasons = ExplainStudy(w.state, w.study(w.id), w.now);
+  EXPECT_EQ(reasons[0].kind(), v1::Reason::STOPPING);
+  EXPECT_EQ(reasons[0].subject(), "allocations/" + w.job);
+  EXPECT_THAT(reasons[0].message(), HasSubstr("an operator can end it (Slurm: `scancel job-1`)"));
+  EXPECT_TRUE(reasons[0].has_since_time());
+  EXPECT_TRUE(reasons[0].has_next_try_time());
+  EXPECT_THAT(ExplainRun(w.state, w.study(w.id), 0, w.now)[0].message(),
+              HasSubstr("job job-1 has not ended"));
+
+  // The job still counts as running, and is polled at the lowest rate and cancelled every five minutes.
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kRunning);
+  EXPECT_EQ(w.lifecycle.JobsToPoll(), std::vector<std::string>{w.job});
+  EXPECT_FALSE(w.lifecycle.JobsChange());
+  const auto cancels = CancelsOfAJobThatStays(w, w.job, JobState::kRunning, 36'000, denied);
+  EXPECT_GE(cancels.size(), 90u);
+  EXPECT_LE(cancels.size(), 165u);
+  EXPECT_EQ(w.fx.warnings.size(), 1u);
+
+  w.Job(w.job, JobState::kCancelled);
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kCancelled);
+  ASSERT_EQ(w.fx.warnings.size(), 2u);
+  EXPECT_THAT(w.fx.warnings[1], HasSubstr("its job has ended after"));
+}
+
+TEST(Lifecycle, APendingJobThatCannotBeCancelledIsReportedAlthoughItsStudyIsOver) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.lifecycle.JobSubmitted(job, std::string("17"), w.now, w.fx);
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  ASSERT_EQ(w.study(id).row.state, db::StudyState::kCancelled);
+  EXPECT_TRUE(ExplainJobsLeft(w.state, id, w.now).empty());
+  CancelsOfAJobThatStays(w, job, JobState::kPending, 1800, absl::OkStatus());
+  const std::vector<v1::Reason> left = ExplainJobsLeft(w.state, id, w.now);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_THAT(left[0].message(), HasSubstr("has not ended after"));
+  EXPECT_TRUE(w.state.allocation_by_token.contains(job));
+}
+
+TEST(Lifecycle, AJobThatCannotBeCancelledExplainsWhyTheNextAllocationWaits) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}, 2));
+  const std::string job = w.AskedFor();
+  w.Job(job, JobState::kRunning);
+  const std::string token = w.Sync(job).attempts(0).token();
+  w.Sync(job, {World::Running(token)});
+  w.After(60);  // its worker is silent
+  ASSERT_TRUE(w.Cancelled(job));
+  CancelsOfAJobThatStays(w, job, JobState::kRunning, 1800, absl::OkStatus());
+  EXPECT_EQ(w.AskedFor(), "");
+  const std::vector<v1::Reason> reasons = ExplainStudy(w.state, w.study(id), w.now);
+  EXPECT_EQ(reasons[0].subject(), "allocations/" + job);
+  EXPECT_THAT(reasons[0].message(), HasSubstr("has not ended after"));
 }
 
 TEST(Lifecycle, ARefusedSubmitIsRetriedWithBackoff) {

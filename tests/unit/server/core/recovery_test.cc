@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "server/core/explain.h"
@@ -226,23 +227,114 @@ TEST(Recovery, AReadThatSucceedsAfterFailuresLosesNothing) {
   EXPECT_EQ(w.final_state(), db::RunState::kSucceeded);
 }
 
-TEST(Recovery, HasALimitOfBytesAndOfTime) {
-  for (const bool bytes : {true, false}) {
-    Abandoned w(2);
-    w.Job(w.job, JobState::kNodeFail);
-    int parts = 0;
-    for (int64_t at = 0; w.run().state == db::RunState::kRunning; ++parts) {
-      const int64_t end = at + (bytes ? 100'000 : 10);
-      EventPart part;
-      part.batches.push_back(Lines(w.token, 0, at, end));
-      w.Answer(w.TakeRequest(), std::move(part));
-      at = end;
-      if (!bytes) w.After(10);
-    }
-    EXPECT_EQ(parts, bytes ? 11 : 61);
-    EXPECT_EQ(w.run().state, db::RunState::kQueued);
-    EXPECT_THAT(w.fx.warnings.at(0), HasSubstr(bytes ? "more than 1 MiB" : "within 600 s"));
+// Answers requests with parts of `bytes` bytes of rank 0, `seconds` apart, and then with the end of the file.
+void ReadInParts(Abandoned& w, int parts, int64_t bytes, double seconds) {
+  int64_t at = 0;
+  for (int i = 0; i < parts; ++i) {
+    const EventRequest request = w.TakeRequest();
+    ASSERT_THAT(request.places, SizeIs(1)) << i;
+    ASSERT_EQ(request.places[0].position, at);
+    EventPart part;
+    part.batches.push_back(Lines(w.token, 0, at, at + bytes));
+    w.Answer(request, std::move(part));
+    at += bytes;
+    w.After(seconds);
   }
+}
+
+TEST(Recovery, LongOnesContinueSlowlyAndLoseNothing) {
+  for (const bool bytes : {true, false}) {
+    Abandoned w;
+    w.Job(w.job, JobState::kNodeFail);
+    ReadInParts(w, 100, bytes ? 100'000 : 10, bytes ? 1 : 10);
+    EXPECT_EQ(w.run().state, db::RunState::kRunning);
+    ASSERT_THAT(w.fx.warnings, SizeIs(1)) << "it is reported once";
+    EXPECT_THAT(w.fx.warnings[0], HasSubstr("the rest is read slowly"));
+    EXPECT_THAT(
+        ExplainRun(w.state, w.study(w.id), 0, w.now)[0].message(),
+        HasSubstr(bytes ? "is being read slowly, 9 MiB so far" : "is being read slowly, 0 MiB so far"));
+    const EventRequest request = w.TakeRequest();
+    w.Answer(request, w.Finished(request));
+    EXPECT_EQ(w.final_state(), db::RunState::kSucceeded);
+    EXPECT_EQ(w.fx.batch.appends.back().end_position, bytes ? 10'000'020 : 1020);
+  }
+}
+
+TEST(Recovery, LongOnesLeaveTheReadersToOthers) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  ReadInParts(w, 20, 100'000, 1);
+  EventPart part;
+  part.batches.push_back(Lines(w.token, 0, 2'000'000, 2'000'010));
+  w.Answer(w.TakeRequest(), std::move(part));
+  EXPECT_THAT(w.fx.read, IsEmpty()) << "it pauses";
+  w.After(1);
+  EXPECT_THAT(w.fx.read, SizeIs(1));
+}
+
+TEST(Recovery, ALongOneOfACancelledRunEndsWithCounts) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  ReadInParts(w, 20, 100'000, 1);
+  w.fx.warnings.clear();
+  ASSERT_TRUE(w.lifecycle.CancelRun(w.id, w.run().id, w.now, w.fx).ok());
+  w.After(1);
+  EXPECT_EQ(w.final_state(), db::RunState::kCancelled);
+  ASSERT_THAT(w.fx.warnings, SizeIs(1));
+  EXPECT_THAT(w.fx.warnings[0],
+              HasSubstr("its run was cancelled while the rest of its event files was read; 2000000 bytes of "
+                        "events are stored, and the files of 1 of 1 ranks were not read to their ends"));
+}
+
+TEST(Recovery, EndsIfRequestsReadNothing) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  int requests = 0;
+  for (; w.run().state == db::RunState::kRunning && requests < 1000; ++requests) {
+    w.Answer(w.TakeRequest(), EventPart());
+    w.After(10);
+  }
+  EXPECT_EQ(requests, 61);
+  EXPECT_EQ(w.run().state, db::RunState::kQueued);
+  EXPECT_THAT(w.fx.warnings.back(), HasSubstr("nothing was read from its event files for 600 s"));
+}
+
+TEST(Recovery, WaitsForAnAgentThatIsAwayAndLosesNothing) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  int requests = 0;
+  for (int second = 0; second < 36'000; ++second) {
+    w.After(1);
+    for (const EventRequest& request : std::exchange(w.fx.read, {})) {
+      ++requests;
+      w.Answer(request, absl::FailedPreconditionError("the agent of ann is not connected"));
+    }
+  }
+  EXPECT_LT(requests, 200);
+  ASSERT_EQ(w.run().state, db::RunState::kRunning);
+  EXPECT_THAT(ExplainRun(w.state, w.study(w.id), 0, w.now)[0].message(),
+              HasSubstr("cannot be read yet: the agent of ann is not connected"));
+  w.lifecycle.TryAgain("ann", w.now);
+  w.lifecycle.Tick(w.now, w.fx);
+  const EventRequest request = w.TakeRequest();
+  w.Answer(request, w.Finished(request));
+  EXPECT_EQ(w.final_state(), db::RunState::kSucceeded);
+}
+
+TEST(Recovery, OfACancelledRunDoesNotWaitForAnAgentThatIsAway) {
+  Abandoned w;
+  w.Job(w.job, JobState::kNodeFail);
+  w.Answer(w.TakeRequest(), absl::FailedPreconditionError("the agent of ann is not connected"));
+  ASSERT_TRUE(w.lifecycle.CancelRun(w.id, w.run().id, w.now, w.fx).ok());
+  for (int second = 0; second < 70; ++second) {
+    w.After(1);
+    for (const EventRequest& request : std::exchange(w.fx.read, {}))
+      w.Answer(request, absl::FailedPreconditionError("the agent of ann is not connected"));
+    if (!w.fx.batch.runs.empty() && w.final_state() == db::RunState::kCancelled) break;
+  }
+  ASSERT_FALSE(w.fx.batch.runs.empty());
+  EXPECT_EQ(w.final_state(), db::RunState::kCancelled);
+  EXPECT_THAT(w.fx.warnings.back(), HasSubstr("the agent of ann is not connected"));
 }
 
 // Starts one run in each of `count` studies, then ends all their jobs with NODE_FAIL, so that their event files are read.

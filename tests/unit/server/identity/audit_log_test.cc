@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <sstream>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/fakes/wall_clock.h"
 #include "tests/unit/server/identity/memory_access_store.h"
 
@@ -66,6 +71,43 @@ TEST_F(AuditLogTest, EveryChangeIsARowAndABatchIsOneWrite) {
   EXPECT_THAT(store_.Audit(), SizeIs(500));
   EXPECT_EQ(store_.writes, 1);
   EXPECT_EQ(store_.Audit()[499].target, "studies/499");
+}
+
+// Collects the messages of the log while it exists.
+class LogLines {
+ public:
+  LogLines() : before_(spdlog::default_logger()) {
+    const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+    const auto logger = std::make_shared<spdlog::logger>("lines", sink);
+    logger->set_pattern("%l %v");
+    spdlog::set_default_logger(logger);
+  }
+  ~LogLines() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  const std::shared_ptr<spdlog::logger> before_;
+  std::ostringstream text_;
+};
+
+TEST_F(AuditLogTest, NewCancelledAndDeletedStudiesAreInTheLogOfTheProcess) {
+  const LogLines lines;
+  Start(Long());
+  for (const char* action : {"CreateStudy", "CancelStudy", "CancelRun", "DeleteStudy", "HoldStudy"}) {
+    db::AuditRow row = Change("studies/7");
+    row.action = action;
+    row.address = "10.0.0.3";
+    row.source = "token laptop";
+    log_->Add(row);
+  }
+  log_->Add(Refused("10.0.0.4", "DeleteStudy"));
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  log_->Stop();
+  EXPECT_EQ(lines.text(),
+            "info CreateStudy studies/7 by alice from 10.0.0.3, identified by token laptop\n"
+            "info CancelStudy studies/7 by alice from 10.0.0.3, identified by token laptop\n"
+            "info CancelRun studies/7 by alice from 10.0.0.3, identified by token laptop\n"
+            "info DeleteStudy studies/7 by alice from 10.0.0.3, identified by token laptop\n");
 }
 
 TEST_F(AuditLogTest, EqualRefusedCallsAreOneRowWithACount) {

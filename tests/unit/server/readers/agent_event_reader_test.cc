@@ -97,10 +97,10 @@ TEST_F(AgentEventReaderTest, ALongFileIsReadInSeveralParts) {
   EXPECT_EQ(line, lines);
 }
 
-TEST_F(AgentEventReaderTest, WithoutAnAgentTheRequestMayBeMadeAgain) {
+TEST_F(AgentEventReaderTest, WithoutAnAgentTheRequestCannotSucceedBeforeItsUserActs) {
   Append(File(0), kFinish);
   const auto part = Read(Request(1));
-  EXPECT_EQ(part.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(part.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(part.status().message(), HasSubstr("the agent of alice is not connected"));
 }
 

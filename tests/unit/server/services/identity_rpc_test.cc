@@ -396,6 +396,24 @@ TEST_F(IdentityRpcTest, AProxyOnTheSocketNeedsATokenAndNamesTheAddress) {
   EXPECT_EQ(list.entries(0).address(), "10.9.8.7") << "only the last address is the proxy's own";
 }
 
+TEST_F(IdentityRpcTest, ReflectionIsForCallersWhoMayUseTheServiceOnly) {
+  RpcServerOptions options = Options();
+  options.reflection = true;
+  Serve(options);
+  const std::string method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+  const std::string list_services("\x3a\x00", 2);
+  EXPECT_THAT(Call(method, list_services), HasSubstr("StudyService"));
+  options.identity.proxies = {Users({}).service()};  // this account needs a token
+  options.identity.roles.admins = {"ada"};
+  Serve(options);
+  EXPECT_EQ(Call(method, list_services), "");
+  v1::ListAuditEntriesResponse list;
+  ASSERT_TRUE(v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), {}, &list).ok());
+  bool audited = false;
+  for (const auto& entry : list.entries()) audited = audited || entry.action() == "ServerReflection";
+  EXPECT_TRUE(audited);
+}
+
 TEST_F(IdentityRpcTest, CallersOfAProxyAreLimitedByTheirAddresses) {
   Submit();
   RpcServerOptions options = Options();
@@ -480,11 +498,13 @@ TEST_F(IdentityRpcTest, TheAuditLogHasChangesAndRefusedCalls) {
   };
   EXPECT_FALSE(Make("alice-submit", by_name("CancelStudy")).ok());
   EXPECT_TRUE(Make("bob-submit", by_name("CancelStudy")).ok());
+  EXPECT_TRUE(Make("bob-submit", by_name("DeleteStudy")).ok());
   EXPECT_FALSE(List(Tcp()).ok());
   EXPECT_THAT(AuditEntries(),
               testing::UnorderedElementsAre(
                   "bob CreateStudy studies/1 OK x1", "alice CancelStudy studies/1 PERMISSION_DENIED x1",
-                  "bob CancelStudy studies/1 OK x1", " ListStudies  UNAUTHENTICATED x1"));
+                  "bob CancelStudy studies/1 OK x1", "bob DeleteStudy studies/1 OK x1",
+                  " ListStudies  UNAUTHENTICATED x1"));
   EXPECT_THAT(AuditEntries(true), SizeIs(2));
   v1::ListAuditEntriesResponse list;
   EXPECT_EQ(
