@@ -70,6 +70,14 @@ std::vector<Figure> RunAdviseBench(const BenchOptions& options) {
     others += 1 - decisions.right;
     undecided += decisions.undecided * (1 - decisions.right);
   }
+  for (const server::NearTruth& near : server::AdviceTruthsNearTheLimit()) {
+    const server::Decisions decisions = server::AdviceDecisions(near.truth, studies, kSeed, near.noise);
+    const std::string name = absl::StrCat("advice/near the limit/", near.noise.name);
+    figures.push_back(
+        {name + "/right", 100 * decisions.right, "%", "target", 90, 100 * decisions.right / 90});
+    figures.push_back({name + "/undecided", 100 * decisions.open, "%"});
+    figures.push_back({name + "/undecided of the others", 100 * decisions.undecided, "%"});
+  }
   figures.push_back({"advice/right", 100 * right, "%", "target", 90, 100 * right / 90});
   figures.push_back({"advice/undecided of the others", others > 0 ? 100 * undecided / others : 100, "%"});
   return figures;

@@ -28,8 +28,8 @@ std::vector<Figure> RunShortRunsBench(const BenchOptions& options);
 //   2000_thinking_clients  each client waits for a second after an answer
 std::vector<Figure> RunServiceBench(const BenchOptions& options);
 
-// viewers/N/...: processor time of scalelabd, latency of submits, memory, and messages to browsers, without and with N
-// viewers of a live study in the dashboard.
+// viewers/N/...: processor time of scalelabd, latency of submits, memory, messages to browsers, and rate and latency of
+// their calls, without and with N viewers of a live study in the dashboard.
 std::vector<Figure> RunViewersBench(const BenchOptions& options);
 
 // parameters/COMMAND/time and memory: the time and memory of commands of the client for a study of 2,000 runs

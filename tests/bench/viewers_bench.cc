@@ -1,5 +1,5 @@
 // Measures the cost of viewers of a live study in the dashboard: the effect of their streams of server-sent
-// events on the server and its other clients.
+// events and their repeated calls on the server and its other clients.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -76,6 +78,138 @@ std::optional<Login> LogIn(const Daemon& daemon, int port) {
   const size_t begin = cookie + 12;
   return Login{reply.substr(begin, reply.find(';', begin) - begin), json["key"].get<std::string>()};
 }
+
+// What an open tab of a study's page calls again and again (server/web/assets).
+struct Tab {
+  const char* method;
+  double pause;   // least number of seconds between an answer and the next call
+  double factor;  // the pause is at least this number of times the duration of the call
+  double extra;   // seconds that are added to the pause
+};
+constexpr std::array<Tab, 3> kTabs = {{
+    {"ListRuns", 2, 0, 0},    // grid.mjs, if the state of a run changes all the time
+    {"GetCurve", 5, 20, 1},   // curves.mjs
+    {"GetCluster", 5, 0, 0},  // the tab Allocations of study.mjs
+}};
+
+// The open tabs of browsers that show a study: as many of each kind, with a connection each. One thread makes
+// all calls.
+class Pages {
+ public:
+  Pages(int port, const std::vector<Login>& logins, const std::string& study, int count) {
+    const std::array<std::string, kTabs.size()> requests = {
+        nlohmann::json{{"parent", study}, {"view", "STATES"}, {"page_size", 10'000}}.dump(),
+        nlohmann::json{{"study", study}}.dump(), "{}"};
+    const double now = e2e::Now();
+    for (int i = 0; i < count; ++i) {
+      const int fd = e2e::ConnectTcp(port);
+      if (fd < 0) {
+        ++failed_;
+        break;
+      }
+      const size_t tab = static_cast<size_t>(i) % kTabs.size();
+      sockets_.push_back({fd, POLLIN, 0});
+      Page page;
+      page.tab = tab;
+      page.request = PostText(absl::StrCat("/api/", kTabs[tab].method), requests[tab],
+                              logins[static_cast<size_t>(i) % logins.size()]);
+      page.due = now + kTabs[tab].pause * i / count;
+      pages_.push_back(std::move(page));
+    }
+    caller_ = std::thread([this] { Run(); });
+  }
+  ~Pages() {
+    stop_ = true;
+    caller_.join();
+    for (const pollfd& connection : sockets_) {
+      if (connection.fd >= 0) close(connection.fd);
+    }
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  using Durations = std::array<std::vector<double>, kTabs.size()>;
+  // Returns the durations in milliseconds of the calls that have been answered since the last call of this
+  // function.
+  Durations Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(durations_, {});
+  }
+  // Returns the number of calls that were refused or not answered.
+  int failed() const { return failed_; }
+
+ private:
+  struct Page {
+    size_t tab = 0;       // index in kTabs
+    std::string request;  // with its headers
+    double due = 0;       // time of the next call
+    double sent = 0;      // time of the call in progress; 0 if there is none
+    std::string reply;    // its bytes so far
+  };
+
+  void Run() {
+    std::vector<char> piece(256 << 10);
+    while (!stop_) {
+      const double now = e2e::Now();
+      for (size_t i = 0; i < pages_.size(); ++i) {
+        Page& page = pages_[i];
+        if (sockets_[i].fd < 0 || page.sent > 0 || page.due > now) continue;
+        page.sent = now;
+        if (!SendAll(sockets_[i].fd, page.request)) End(i);
+      }
+      if (poll(sockets_.data(), sockets_.size(), 5) <= 0) continue;
+      for (size_t i = 0; i < pages_.size(); ++i) {
+        if (sockets_[i].fd < 0 || sockets_[i].revents == 0) continue;
+        const ssize_t got = recv(sockets_[i].fd, piece.data(), piece.size(), MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (got <= 0) {
+          End(i);
+          continue;
+        }
+        pages_[i].reply.append(piece.data(), static_cast<size_t>(got));
+        if (Complete(pages_[i].reply)) Answered(pages_[i]);
+      }
+    }
+  }
+
+  static bool Complete(absl::string_view reply) {
+    constexpr absl::string_view kLength = "\r\nContent-Length: ";
+    const size_t body = reply.find("\r\n\r\n"), length = reply.find(kLength);
+    if (body == reply.npos || length == reply.npos || length > body) return false;
+    const size_t begin = length + kLength.size();
+    size_t bytes = 0;
+    return absl::SimpleAtoi(reply.substr(begin, reply.find('\r', begin) - begin), &bytes) &&
+           reply.size() >= body + 4 + bytes;
+  }
+
+  void Answered(Page& page) {
+    const Tab& tab = kTabs[page.tab];
+    const double now = e2e::Now(), took = now - page.sent;
+    if (absl::string_view(page.reply).substr(0, 12) == "HTTP/1.1 200") {
+      const std::lock_guard lock(mutex_);
+      durations_[page.tab].push_back(1e3 * took);
+    } else {
+      ++failed_;
+    }
+    page.due = now + std::max(tab.pause, tab.factor * took) + tab.extra;
+    page.sent = 0;
+    page.reply.clear();
+  }
+
+  void End(size_t page) {
+    ++failed_;
+    close(sockets_[page].fd);
+    sockets_[page].fd = -1;
+  }
+
+  std::vector<Page> pages_;
+  std::vector<pollfd> sockets_;  // of the pages, in the same order
+  std::mutex mutex_;
+  Durations durations_;  // guarded by mutex_
+  std::atomic<int> failed_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::thread caller_;
+};
 
 // Browsers that show a study. One thread reads all streams.
 class Viewers {
@@ -177,9 +311,10 @@ struct Phase {
   double cpu = 0, p50 = 0, p99 = 0;  // processor seconds per second, ms
 };
 
-// Measures while the viewers watch the study. `viewers` is null if there are none.
-Phase Measure(const Daemon& daemon, const Viewers* viewers, int count, double seconds,
+// Measures while the viewers watch the study. `viewers` and `pages` are null if there are none.
+Phase Measure(const Daemon& daemon, const Viewers* viewers, Pages* pages, int count, double seconds,
               std::vector<Figure>& figures, const Phase* before) {
+  if (pages != nullptr) pages->Take();
   const int64_t messages = viewers == nullptr ? 0 : viewers->messages();
   const int64_t bytes = viewers == nullptr ? 0 : viewers->bytes();
   const double cpu = CpuSeconds(daemon.pid()), start = e2e::Now();
@@ -193,8 +328,8 @@ Phase Measure(const Daemon& daemon, const Viewers* viewers, int count, double se
     phase.p99 = submits[submits.size() * 99 / 100];
   }
   const std::string prefix = absl::StrCat("viewers/", count, "/");
-  const auto add = [&](const char* name, double value, const char* unit, double without) {
-    Figure figure{prefix + name, value, unit};
+  const auto add = [&](absl::string_view name, double value, const char* unit, double without) {
+    Figure figure{absl::StrCat(prefix, name), value, unit};
     if (before != nullptr && without > 0) {
       figure.against = "no viewers";
       figure.against_value = without;
@@ -215,6 +350,18 @@ Phase Measure(const Daemon& daemon, const Viewers* viewers, int count, double se
     add("live_streams", viewers->live(), "", 0);
     add("messages", static_cast<double>(viewers->messages() - messages) / passed, "1/s", 0);
     add("traffic", static_cast<double>(viewers->bytes() - bytes) / passed / 1e6, "MB/s", 0);
+  }
+  if (pages != nullptr) {
+    Pages::Durations durations = pages->Take();
+    for (size_t tab = 0; tab < kTabs.size(); ++tab) {
+      std::vector<double>& took = durations[tab];
+      std::ranges::sort(took);
+      const std::string method = kTabs[tab].method;
+      add(absl::StrCat(method, "_calls"), static_cast<double>(took.size()) / passed, "1/s", 0);
+      add(absl::StrCat(method, "_p50"), took.empty() ? 0 : took[took.size() / 2], "ms", 0);
+      add(absl::StrCat(method, "_p99"), took.empty() ? 0 : took[took.size() * 99 / 100], "ms", 0);
+    }
+    add("failed_calls", pages->failed(), "", 0);
   }
   return phase;
 }
@@ -247,14 +394,15 @@ std::vector<Figure> RunViewersBench(const BenchOptions& options) {
       return {};
     }
   }
-  const Phase before = Measure(daemon, nullptr, 0, seconds, figures, nullptr);
+  const Phase before = Measure(daemon, nullptr, nullptr, 0, seconds, figures, nullptr);
   {
     const Viewers viewers(port, logins, study, options.viewers);
     if (!e2e::Eventually([&] { return viewers.live() == options.viewers; }, 60)) {
       std::fprintf(stderr, "scalelab-bench: %d of %d streams are open\n", viewers.live(), options.viewers);
       return {};
     }
-    Measure(daemon, &viewers, options.viewers, seconds, figures, &before);
+    Pages pages(port, logins, study, options.viewers);
+    Measure(daemon, &viewers, &pages, options.viewers, seconds, figures, &before);
   }
   return figures;
 }

@@ -17,6 +17,44 @@ from fixture import SOURCE, WITHIN
 DRIVER = shutil.which("chromedriver")
 AXE = SOURCE / ".scalelab" / "browser" / "axe_playwright_python" / "axe.min.js"
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name of a reference to an element
+# For each picture of the page: texts that overlap another text, a mark or a line, and texts that leave the picture. Boxes may
+# touch.
+TEXTS = """
+    const found = new Set(), near = 0.5;
+    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > near &&
+                           Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > near;
+    // Returns whether the line of a shape goes through a box.
+    const crosses = (shape, box) => {
+      const matrix = shape.getScreenCTM(), length = shape.getTotalLength();
+      for (let at = 0; ; ++at) {
+        const {x, y} = shape.getPointAtLength(Math.min(at, length)).matrixTransform(matrix);
+        if (x > box.left + near && x < box.right - near && y > box.top + near && y < box.bottom - near) return true;
+        if (at >= length) return false;
+      }
+    };
+    for (const picture of document.querySelectorAll('svg')) {
+      const frame = picture.getBoundingClientRect();
+      const texts = [...picture.querySelectorAll('text')].map((text) => ({text: text.textContent, box: text.getBoundingClientRect()}))
+        .filter(({box}) => box.width > 0);
+      const shapes = texts.length === 0 ? [] : [...picture.querySelectorAll('line, path, polyline, polygon, rect, circle')]
+        .map((shape) => ({shape, box: shape.getBoundingClientRect()}))
+        .filter(({shape, box}) => !(shape.getAttribute('width') === '100%' && shape.getAttribute('height') === '100%') &&
+          (box.width < frame.width - 1 || box.height < frame.height - 1))  // without the background
+        .map((one) => ({...one, filled: one.shape.localName !== 'line' && getComputedStyle(one.shape).fill !== 'none'}));
+      texts.forEach(({text, box}, i) => {
+        if (box.left < frame.left - near || box.right > frame.right + near ||
+            box.top < frame.top - near || box.bottom > frame.bottom + near)
+          found.add(`'${text}' leaves the picture`);
+        for (const other of texts.slice(i + 1))
+          if (meet(box, other.box)) found.add(`'${text}' overlaps '${other.text}'`);
+        for (const {shape, box: around, filled} of shapes) {
+          const far = around.left > box.right || around.right < box.left || around.top > box.bottom || around.bottom < box.top;
+          if (!far && ((filled && meet(box, around)) || crosses(shape, box)))
+            found.add(`'${text}' lies on ${shape.outerHTML.slice(0, 200)}`);
+        }
+      });
+    }
+    return [...found];"""
 KEYS = {"Enter": "\ue007", "Tab": "\ue004", "Down": "\ue015", "Right": "\ue014", "Up": "\ue013", "Left": "\ue012"}
 
 
@@ -96,9 +134,9 @@ class Browser:
         self.wait_for("return document.body.innerText.toLowerCase().includes(arguments[0].toLowerCase())", text, seconds=seconds)
 
     def click(self, selector: str, text: str = "") -> None:
-        """Clicks the first element of this kind whose text contains `text`."""
+        """Clicks the first visible element of this kind whose text contains `text`."""
         found = self.wait_for("return [...document.querySelectorAll(arguments[0])]"
-                              ".find((e) => e.textContent.includes(arguments[1]) && !e.disabled) ?? null", selector, text)
+                              ".find((e) => e.textContent.includes(arguments[1]) && !e.disabled && e.checkVisibility()) ?? null", selector, text)
         self._ask("POST", f"/element/{found[ELEMENT]}/click", {})
 
     def focus(self, selector: str) -> None:
@@ -147,6 +185,14 @@ class Browser:
             const tell = arguments[0];
             const nodes = (v) => v.nodes.map((n) => `${n.target} ${n.any.map((a) => a.message)} ${n.html.slice(0, 200)}`).join(' | ');
             axe.run(document).then((r) => tell(r.violations.map((v) => `${v.id}: ${v.help}: ${nodes(v)}`)), (e) => tell([String(e)]));""")
+
+    def faults_of_texts(self) -> list[str]:
+        """Returns the faults of texts of SVG pictures that TEXTS finds."""
+        return self.run(TEXTS)
+
+    def on_new_page(self, script: str) -> None:
+        """Executes the script in each page that is loaded from now on, before the scripts of the page."""
+        self._command("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def overflow(self) -> list[str]:
         """Returns elements that are wider than the window, unless they scroll."""

@@ -73,16 +73,76 @@ with scalelab.run() as run:
         run.step(loss=1.0)
 """
 
-# Opens a page and records when its heat map is painted.
-FIRST_PAINT = """
-    window.began = performance.now();
+# Reports six losses, waits for a file, reports three more, and waits for another file; on one rank, without waiting.
+GROWING = """
+import os, time, scalelab
+
+with scalelab.run() as run:
+    for step in range(12):
+        wait = {6: "GO", 9: "END"}.get(step)
+        while wait and run.world_size > 1 and not os.path.exists(f"{os.path.dirname(__file__)}/{wait}"):
+            time.sleep(0.02)
+        if step in (5, 8):  # the last step before a wait
+            time.sleep(scalelab.events.FLUSH_AFTER)  # so that this step is written at once, with the steps before it
+        run.step(loss=1 / (step + 1), total_s=0.01)
+"""
+
+# A short run: waits while a file exists, and reports three losses.
+SHORT = """
+while [ -e HOLD ]; do sleep 0.05; done
+for step in 1 2 3; do
+  echo '{"time":'$step',"event":"step","step":'$step',"metrics":{"train/loss":1.5}}' >> "$SCALELAB_EVENTS"
+done
+echo '{"time":4,"event":"finish"}' >> "$SCALELAB_EVENTS"
+"""
+
+# Submits a number of studies with the names small-1, small-2 and so on.
+SUBMIT_MANY = """
+    const [text, count, done] = arguments;
+    import(`${location.origin}/assets/api.mjs`).then(async ({call}) => {
+      const {spec} = await call('ParseStudy', {text});
+      for (let i = 1; i <= count; ++i) await call('CreateStudy', {spec: {...spec, study: `small-${i}`}});
+      done('submitted');
+    }).catch((error) => done(String(error)));"""
+
+# Limits the number of studies in an answer, so that few studies have several pages.
+FEW_PER_ANSWER = """
+    const fetched = window.fetch;
+    window.fetch = (path, options) => {
+      if (path !== 'api/ListStudies') return fetched(path, options);
+      const request = JSON.parse(options.body);
+      return fetched(path, {...options, body: JSON.stringify({...request, page_size: Math.min(request.page_size, arguments[0])})});
+    };"""
+
+# Draws pictures of results that are hard to draw instead of the page.
+HARD_PICTURES = """
+    const done = arguments[0];
+    import(`${location.origin}/assets/plot.mjs`).then(({linePlot, forestPlot}) => {
+      // Points at 1, 2, 4 ... ranks, whose intervals have this half width relative to the value.
+      const points = (count, first, half) => Array.from({length: count}, (_, k) => {
+        const y = first * 2 ** k;
+        return {x: 2 ** k, y, low: y * (1 - half), high: y * (1 + half), note: 'n=5', open: k % 2 === 1};
+      });
+      const lines = (series, count, first, half) => linePlot({title: 'Throughput', xTitle: 'ranks', yTitle: 'samples/s',
+        ideal: (x) => first * x, series: Array.from({length: series}, (_, i) => (
+          {name: `engine=framework-${i}/strategy`, points: points(count, first * (1 + i / 10), half)}))});
+      const differences = (rows, effect) => forestPlot('Differences', Array.from({length: rows}, (_, i) => ({
+        name: `MMMM / WWWW, learning_rate=0.00${i} momentum=0.9 model=resnet50, ${2 ** i} ranks`,
+        effect: effect * (i % 3 - 1), low: effect * (i % 3 - 1.5), high: effect * (i % 3 - 0.5)})));
+      document.getElementById('main').replaceChildren(lines(1, 1, 800, 0.02), lines(1, 10, 800, 0.02), lines(12, 10, 800, 0.02),
+        lines(12, 1, 800, 0.02), lines(2, 6, 800, 1e-7), lines(2, 6, 800, 40), lines(3, 18, 70, 0.02), lines(1, 4, 1e-6, 0.5),
+        differences(1, 0.02), differences(12, 0.02), differences(30, 1e-5), differences(5, 10));
+      done(document.querySelectorAll('svg.plot').length);
+    }).catch((error) => done(String(error)));"""
+
+# Records in `painted` when the heat map of the first page is painted, in milliseconds after the begin of the page load.
+PAINTED = """
     window.painted = 0;
-    location.hash = arguments[0];
     const look = () => {
-      if (document.querySelector('.heat canvas')?.height > 200) window.painted = performance.now();
+      if (document.querySelector('.heat canvas')?.height > 200) requestAnimationFrame(() => { window.painted = performance.now(); });
       else requestAnimationFrame(look);
     };
-    look();"""
+    requestAnimationFrame(look);"""
 
 # Scrolls the heat map. Passes the sorted times between its frames to the last argument.
 SCROLL = """
@@ -227,14 +287,20 @@ class DashboardTest(InDirectory):
         self.browser = browser.Browser()
         self.addCleanup(self.browser.close)
         self.browser.resize(1280, 900)
+        self.base = ""  # the address of the dashboard
+        self.expected: tuple[str, ...] = ()  # parts of the console messages that the test causes
+
+    def tearDown(self) -> None:
+        self.check_silent()
+        super().tearDown()
 
     def link(self, *words: str) -> str:
-        return self.service.run("web", *words).strip()
+        link = self.service.run("web", *words).strip()
+        self.base = link.split("#")[0]
+        return link
 
     def log_in(self, *words: str) -> None:
-        link = self.link(*words)
-        self.base = link.split("#")[0]
-        self.browser.open(link)
+        self.browser.open(self.link(*words))
         self.browser.wait_text("Newest first" if "studies/" in self.service.run("study", "list", "-o", "csv") else "no studies yet")
 
     def go(self, page: str, text: str) -> None:
@@ -245,20 +311,24 @@ class DashboardTest(InDirectory):
         return self.service.run("study", "submit", self.write("study.yaml", json.dumps(study_of(**more)))).split()[0]
 
     def check_silent(self) -> None:
-        self.assertEqual(self.browser.console(), [])
+        """Checks that the console has no unexpected message, and that all requests went to the server of the page."""
+        messages = [line for line in self.browser.console() if not any(part in line for part in self.expected)]
+        self.assertEqual(messages, [])
+        self.assertEqual([url for url in self.browser.requested() if not url.startswith((self.base, "data:", "blob:"))], [])
 
     def check_page(self, name: str) -> None:
-        """Checks the page at all widths, light and dark."""
+        """Checks the page at all widths, and in dark colours."""
         for width in WIDTHS:
             self.browser.resize(width, 900)
             self.browser.wait_for("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
             self.assertEqual(self.browser.overflow(), [], f"{name} at {width} pixels")
+            self.assertEqual(self.browser.faults_of_texts(), [], f"{name} at {width} pixels")
+            self.assertEqual(self.browser.violations(), [], f"{name} at {width} pixels")
             self.browser.screenshot(f"{name}-{width}")
-        for dark in (True, False):
-            self.browser.dark(dark)
-            self.assertEqual(self.browser.violations(), [], f"{name}, {'dark' if dark else 'light'}")
-            if dark:
-                self.browser.screenshot(f"{name}-dark")
+        self.browser.dark(True)
+        self.assertEqual(self.browser.violations(), [], f"{name}, dark")
+        self.browser.screenshot(f"{name}-dark")
+        self.browser.dark(False)
         self.browser.resize(1280, 900)
         self.check_silent()
 
@@ -281,7 +351,7 @@ class DashboardTest(InDirectory):
         self.browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         self.browser.wait_text("train.py, SHA-256 ")
         self.check_page("run")
-        self.go("#/compare", "Choose one study")
+        self.go("#/compare", "Studies 1 to 2 of 2")
         self.check_page("compare-choice")
         self.go(f"#/compare?studies={number},{other.split('/')[1]}", "First relative to second")
         self.check_page("compare")
@@ -293,9 +363,7 @@ class DashboardTest(InDirectory):
         self.go("#/submit", "Submit a study")
         self.check_page("submit")
         self.go("#/nowhere", "there is no page")
-        foreign = [url for url in self.browser.requested() if not url.startswith((self.base, "data:", "blob:"))]
-        self.assertEqual(foreign, [])
-        self.assertGreater(len(self.browser.requests), 20)
+        self.assertGreater(len(self.browser.requested()), 20)
 
     def test_a_live_study_survives_a_restart_of_the_server(self) -> None:
         hold = pathlib.Path(self.write("hold", ""))
@@ -306,6 +374,11 @@ class DashboardTest(InDirectory):
         self.log_in()
         self.go(f"#/studies/{study.split('/')[1]}", "1 running")
         self.check_silent()
+        # Chromium itself reports refused connections, and the 503 of a server that is stopping.
+        self.expected = (
+            "503 (Service Unavailable)", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE",
+            "ERR_INCOMPLETE_CHUNKED_ENCODING",
+        )  # fmt: skip
         self.service.stop()
         self.browser.wait_text("does not answer")
         self.assertEqual(self.browser.violations(), [])
@@ -315,12 +388,77 @@ class DashboardTest(InDirectory):
         self.browser.wait_text("2 succeeded")
         # The grid shows the new state too.
         self.browser.wait_for("return [...document.querySelectorAll('.legend li')].some((e) => e.textContent === 'succeeded 2')")
-        # Chromium itself reports refused connections, and the 503 of a server that is stopping; nothing else may be reported.
-        stopped = (
-            "503 (Service Unavailable)", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE",
-            "ERR_INCOMPLETE_CHUNKED_ENCODING",
-        )  # fmt: skip
-        self.assertEqual([line for line in self.browser.console() if not any(name in line for name in stopped)], [])
+
+    def test_the_curves_of_a_running_study_grow(self) -> None:
+        self.write("train.py", GROWING)
+        study = self.submit(matrix={"ranks": [1, 2]}, repeats=1, order="listed")
+        self.log_in()
+        page = f"#/studies/{study.split('/')[1]}"
+        self.go(page, "1 running, 1 succeeded")
+        self.browser.wait_text("Runs 1 to 2 of 2")
+        self.check_page("live-runs")
+        learning = "return document.querySelector('.chart-values')?.textContent.includes(arguments[0])"
+        self.go(f"{page}/learning", "Metric")
+        self.browser.wait_for(learning, "ranks=2 repeat 0: 0.16667")
+        self.check_page("live-learning")
+        self.write("GO", "")
+        self.browser.wait_for(learning, "ranks=2 repeat 0: 0.11111")
+        marks = "return document.querySelectorAll('figure svg.plot .mark').length === arguments[0]"
+        self.go(f"{page}/curves", "95% interval")
+        self.browser.wait_for(marks, 1)
+        self.check_page("live-curves")
+        self.assertIn("1 running, 1 succeeded", self.browser.text())
+        self.write("END", "")
+        self.browser.wait_for(marks, 2)
+
+    def test_the_learning_curve_of_every_run_that_has_started_can_be_chosen(self) -> None:
+        hold = pathlib.Path(self.write("hold", ""))
+        self.write("short.sh", SHORT.replace("HOLD", str(hold)))
+        fixed = {"engine": "custom", "model": "none", "dataset": "none", "max_steps": 3, "command": ["sh", "./short.sh"]}
+        study = self.submit(fixed=fixed, matrix={"ranks": [1]}, repeats=230)
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}/learning", "Choose runs")
+        self.browser.run("document.querySelector('details').open = true")
+        self.browser.wait_text("Runs 1 to ")
+        self.assertNotIn("of 230", self.browser.text())  # the first run waits
+        hold.unlink()
+        self.browser.wait_text("Runs 1 to 50 of 230")
+        for first in (51, 101, 151, 201):
+            self.browser.click(".chooser button", "Next")
+            self.browser.wait_text(f"Runs {first} to {min(first + 49, 230)} of 230")
+        last = self.browser.run("const e = document.querySelector('.choices label:last-child'); e.click(); return e.textContent")
+        self.browser.wait_for("return [...document.querySelectorAll('.legend li')].some((e) => e.textContent === arguments[0])", last)
+
+    def test_all_of_many_studies_can_be_reached(self) -> None:
+        self.service.run("admin", "drain")
+        self.log_in()
+        study = study_of(matrix={"ranks": [1]}, repeats=1)
+        study["fixed"]["command"] = ["true"]
+        self.assertEqual(self.browser.run_async(SUBMIT_MANY, json.dumps(study), 130), "submitted")
+        self.browser.run(FEW_PER_ANSWER, 60)
+        for shown in (120, 130):  # whole answers
+            self.browser.click("main button", "Show more")
+            self.browser.wait_for("return document.querySelectorAll('main tbody tr').length === arguments[0]", shown)
+        self.go("#/compare", "Studies 1 to 50 of 130")
+        for first in (51, 101):
+            self.browser.click(".chooser button", "Next")
+            self.browser.wait_text(f"Studies {first} to {min(first + 49, 130)} of 130")
+        choose = "[...document.querySelectorAll('.choices label')].find((e) => e.textContent === arguments[0]).firstChild.click()"
+        self.browser.run(choose, "3 small-3")
+        self.browser.run("const e = document.getElementById('search'); e.value = 'SMALL 29'; e.dispatchEvent(new Event('input'))")
+        self.browser.wait_text("Studies 1 to 2 of 2")
+        self.browser.run(choose, "129 small-129")
+        self.browser.wait_text("Chosen: 3, 129.")
+        self.check_page("compare-many")
+
+    def test_texts_of_pictures_are_on_nothing_and_within_the_picture(self) -> None:
+        self.log_in()
+        self.go("#/submit", "Submit a study")  # a page that is not renewed
+        for width in WIDTHS:
+            self.browser.resize(width, 900)
+            self.assertEqual(self.browser.run_async(HARD_PICTURES), 12)
+            self.assertEqual(self.browser.faults_of_texts(), [], f"{width} pixels")
+            self.browser.screenshot(f"hard-pictures-{width}")
 
     def test_a_curve_shows_missing_repeats_and_notes_of_points(self) -> None:
         self.write("train.py", SECOND_ATTEMPT)
@@ -329,7 +467,6 @@ class DashboardTest(InDirectory):
         self.go(f"#/studies/{study.split('/')[1]}/curves", "95% interval")
         self.browser.wait_text("0/2")
         self.browser.wait_text("1 rank: 2 runs succeeded only after a failed attempt")
-        self.check_silent()
 
     def test_a_log_is_followed(self) -> None:
         self.write("train.py", TALKING.replace("GO", str(self.dir / "go")))
@@ -340,7 +477,6 @@ class DashboardTest(InDirectory):
         self.write("go", "")
         self.browser.wait_text("second line")
         self.browser.wait_text("succeeded")
-        self.check_silent()
 
     def test_the_log_of_the_next_attempt_follows(self) -> None:
         self.write("train.py", FAILING.replace("GO", str(self.dir / "go")))
@@ -352,7 +488,6 @@ class DashboardTest(InDirectory):
         self.write("go", "")
         self.browser.wait_text("output of attempt 2")
         self.assertNotIn("output of attempt 1", self.browser.text())
-        self.check_silent()
 
     def test_a_metric_that_appears_later_can_be_chosen(self) -> None:
         self.write("train.py", EVALUATING.replace("GO", str(self.dir / "go")))
@@ -365,7 +500,6 @@ class DashboardTest(InDirectory):
         self.write("go", "")
         self.browser.wait_for(offered, "eval/accuracy")
         self.assertEqual(self.browser.run("return document.getElementById('metric').value"), "train/loss")
-        self.check_silent()
 
     def hold_back(self) -> pathlib.Path:
         """Restarts the service, whose programs then wait until the returned file is deleted."""
@@ -384,7 +518,6 @@ class DashboardTest(InDirectory):
         hold.unlink()
         self.browser.wait_text("Allocations: none now")
         self.assertEqual(self.browser.run_async(RENEW), ["1 step 22 step 2", "#/runs/2"])
-        self.check_silent()
 
     def test_the_list_shows_the_throughput_of_a_run_that_has_ended_meanwhile(self) -> None:
         hold = self.hold_back()
@@ -395,7 +528,6 @@ class DashboardTest(InDirectory):
         self.assertEqual(self.browser.run(f"return {cell}"), "–")
         hold.unlink()
         self.browser.wait_for(f"return /^[0-9]/.test({cell})")
-        self.check_silent()
 
     def test_the_last_curve_is_from_after_the_end_of_the_study(self) -> None:
         self.log_in()
@@ -416,7 +548,6 @@ class DashboardTest(InDirectory):
         self.log_in()
         self.go("#/submit", "Submit a study")  # a page that makes no calls by itself
         self.assertEqual(self.browser.run_async(ENDED), [500, 1000, 2000, 4000, 8000, 10000, 10000])
-        self.check_silent()
 
     def test_the_keyboard_zooms_a_learning_curve(self) -> None:
         study = self.submit(matrix={"ranks": [1]}, repeats=1)
@@ -432,7 +563,6 @@ class DashboardTest(InDirectory):
         self.assertEqual(self.browser.violations(), [])
         self.browser.press("0")
         self.browser.wait_for(shown, False)
-        self.check_silent()
 
     def test_a_study_is_submitted_and_cancelled(self) -> None:
         self.service.run("admin", "drain")
@@ -457,6 +587,7 @@ class DashboardTest(InDirectory):
         self.browser.wait_text("6 cancelled")
         self.assertEqual(self.service.json("study", "show", "1")["study"]["state"], "CANCELLED")
         self.go("#/submit", "Submit a study")
+        self.expected = ("api/ParseStudy",)  # Chromium reports a response with an error
         self.browser.run("const text = document.getElementById('study'); text.value = arguments[0]; text.dispatchEvent(new Event('input'))",
                          "study: x\nmatix: 1\n")
         self.browser.click("button", "Check")
@@ -475,7 +606,6 @@ class DashboardTest(InDirectory):
         self.browser.focus(".skip")
         self.browser.press("Enter")
         self.browser.wait_for("return document.activeElement.id === 'main'")
-        self.check_silent()
 
     def test_a_login_for_reading_has_no_buttons(self) -> None:
         self.service.run("admin", "drain")
@@ -492,7 +622,8 @@ class DashboardTest(InDirectory):
         self.assertNotIn("login", self.browser.run("return location.href"))
         self.browser.click("button", "Log out")
         self.browser.wait_text("You are logged out")
-        self.assertEqual(self.browser.violations(), [])
+        self.check_page("login")
+        self.expected = ("401 (Unauthorized)",)  # Chromium reports a response with an error
         self.browser.open(link)
         self.browser.run("location.reload()")
         self.browser.open(link.replace("/#", "/?#"))
@@ -503,17 +634,21 @@ class DashboardTest(InDirectory):
         study = self.submit(repeats=100, matrix={"ranks": [1, 2], "momentum": [0.1, 0.2, 0.3, 0.4, 0.5],
                                                  "learning_rate": [i / 1000 for i in range(1, 11)]})
         self.log_in()
-        self.browser.run(FIRST_PAINT, f"#/studies/{study.split('/')[1]}")
-        self.browser.wait_for("return window.painted")
+        self.browser.on_new_page(PAINTED)
+        self.browser.open(f"{self.base}?#/studies/{study.split('/')[1]}")  # with another query, so that the page is loaded
+        heat_map = self.browser.wait_for("return window.painted")
+        first = self.browser.wait_for("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
         self.browser.wait_text("of 10,000")
-        first, whole = self.browser.run("return [window.painted - window.began, performance.now() - window.began]")
-        # Limits for the time of a frame while the heat map scrolls from its begin to its end.
+        whole = self.browser.run("return performance.now()")
         frames = self.browser.run_async(SCROLL)
         median = frames[len(frames) // 2]
-        print(f"10,000 runs: first paint after {first:.0f} ms, cells after {whole:.0f} ms, median frame of {len(frames)} "
-              f"{median:.1f} ms, slowest {frames[-1]:.1f} ms", file=sys.stderr)
-        # Far above what a busy machine needs: these limits find a page that hangs.
+        slow = sum(frame > 50 for frame in frames)
+        print(f"10,000 runs, after the begin of a page load: first contentful paint {first:.0f} ms, heat map {heat_map:.0f} ms (goal: "
+              f"< 1000 ms), list {whole:.0f} ms\n10,000 runs, {len(frames)} frames while the heat map scrolls: median {median:.1f} ms, "
+              f"slowest {frames[-1]:.1f} ms (goal: 60 frames a second, that is 16.7 ms), {slow} over 50 ms (goal: none)", file=sys.stderr)
+        # Far above the goals, for busy machines: these limits find a page that hangs.
         self.assertLess(first, 3000)
+        self.assertLess(heat_map, 10_000)
         self.assertLess(median, 100)
         self.check_page("ten-thousand")
 

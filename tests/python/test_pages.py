@@ -15,24 +15,15 @@ WIDTHS = (400, 1280, 2000)
 # Writes the pictures of tests/unit/client/picture_samples.h.
 SAMPLES = PROGRAMS.parent / "tests" / "client_program_test"
 
-# For each picture of the page: texts that overlap another text, and texts that leave the picture. Boxes may touch.
-TEXTS = """
-    const found = [];
-    for (const picture of document.querySelectorAll('svg')) {
-      const frame = picture.getBoundingClientRect(), near = 0.5;
-      const texts = [...picture.querySelectorAll('text')].map((text) => ({text: text.textContent, box: text.getBoundingClientRect()}))
-        .filter(({box}) => box.width > 0);
-      texts.forEach(({text, box}, i) => {
-        if (box.left < frame.left - near || box.right > frame.right + near ||
-            box.top < frame.top - near || box.bottom > frame.bottom + near)
-          found.push(`'${text}' leaves the picture`);
-        for (const other of texts.slice(i + 1))
-          if (Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left) > near &&
-              Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top) > near)
-            found.push(`'${text}' overlaps '${other.text}'`);
-      });
-    }
-    return found;"""
+# A picture whose texts are on a line, on an unfilled path, on a filled mark, beside a mark, and in the arc of a path.
+FAULTY = """<!DOCTYPE html><title>faults</title><svg width="400" height="300" viewBox="0 0 400 300">
+<rect width="100%" height="100%" fill="#fff"/>
+<text x="20" y="40">on a line</text><line x1="0" y1="36" x2="200" y2="36" stroke="#000"/>
+<text x="20" y="90">on a path</text><path d="M0 60L150 110" fill="none" stroke="#000"/>
+<text x="20" y="140">on a mark</text><circle cx="40" cy="135" r="5"/>
+<text x="20" y="190">beside a mark</text><circle cx="10" cy="186" r="5"/>
+<text x="60" y="250">in an arc</text><path d="M40 290V220H200V290" fill="none" stroke="#000"/>
+</svg>"""
 
 
 @unittest.skipIf(browser.available(), browser.available())
@@ -50,9 +41,14 @@ class PagesTest(InDirectory):
     def check_texts(self, path: pathlib.Path) -> None:
         texts = self.browser.run("return document.querySelectorAll('svg text').length")
         self.assertGreater(texts, 3, path.name)
-        self.assertEqual(self.browser.run(TEXTS), [], path.name)
+        self.assertEqual(self.browser.faults_of_texts(), [], path.name)
 
-    def test_texts_of_pictures_neither_overlap_nor_leave_them(self) -> None:
+    def test_texts_on_lines_and_marks_are_found(self) -> None:
+        self.show(pathlib.Path(self.write("faulty.html", FAULTY)))
+        faults = self.browser.faults_of_texts()
+        self.assertEqual([fault.split("'")[1] for fault in faults], ["on a line", "on a path", "on a mark"], faults)
+
+    def test_texts_of_pictures_are_on_nothing_and_within_the_picture(self) -> None:
         done = subprocess.run([SAMPLES, "--gtest_filter=Pictures.*"], env={**os.environ, "SCALELAB_PICTURES": str(self.dir)},
                               capture_output=True, text=True, timeout=WITHIN, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -94,6 +94,16 @@ export async function call(method, request = {}, signal = undefined) {
   return ask(`api/${method}`, request, signal);
 }
 
+/** The responses of a method that lists pages, one after another. */
+export async function* pages(method, request, signal) {
+  for (let token = ''; ;) {
+    const answer = await call(method, {...request, page_token: token}, signal);
+    yield answer;
+    token = answer.next_page_token;
+    if (!token) return;
+  }
+}
+
 /** All messages of a stream that ends by itself. */
 export async function collect(method, request, signal) {
   const messages = [];

@@ -1,17 +1,19 @@
 // Compares the values of an axis of a study, or several studies.
-import {call} from './api.mjs';
+import {call, pages, persist} from './api.mjs';
+import {chooser} from './chooser.mjs';
 import {curvePicture, hasMeasure, meanOf, MEASURES} from './curves.mjs';
 import {errorText, h, keyText, lastPart, number, table} from './dom.mjs';
 import {forestPlot} from './plot.mjs';
 
 const MOST_STUDIES = 6;
+const PER_CALL = 1000;
 const VERDICTS = {FASTER: 'faster', SLOWER: 'slower', EQUIVALENT: 'equivalent', UNDECIDED: 'undecided'};
 
 export async function comparePage(main, {query, signal}) {
   document.title = 'Compare – scalelab';
-  const {studies: known = []} = await call('ListStudies', {page_size: 100}, signal);
   const chosen = new Set((query.get('studies') ?? '').split(',').filter(Boolean));
   const axis = h('input', {id: 'axis', value: query.get('axis') ?? '', placeholder: 'engine', size: '16'});
+  const list = chooser('Studies', MOST_STUDIES, chosen);
   const result = h('div');
   const choose = (event) => {
     event.preventDefault();
@@ -20,17 +22,19 @@ export async function comparePage(main, {query, signal}) {
   main.replaceChildren(h('h1', null, 'Compare'),
     h('form', {class: 'panel', on: {submit: choose}},
       h('p', {class: 'soft'}, `Choose one study to compare the values of an axis, or up to ${MOST_STUDIES} studies to compare them with each other; with an axis, each study is a repetition.`),
-      h('fieldset', {style: {border: '0', padding: '0', 'max-height': '14rem', overflow: 'auto'}, tabindex: '0'}, h('legend', null, 'Studies'), known.map((study) => {
-        const number = lastPart(study.name);
-        return h('label', {style: {display: 'flex'}}, h('input', {type: 'checkbox', checked: chosen.has(number), on: {change: ({target}) => {
-          if (target.checked && chosen.size >= MOST_STUDIES) target.checked = false;
-          else if (target.checked) chosen.add(number);
-          else chosen.delete(number);
-        }}}), `${number} ${study.display_name}`);
-      })),
+      list.element,
       h('p', {class: 'bar-of'}, h('label', {for: 'axis'}, 'Axis ', axis), h('button', {class: 'main'}, 'Compare'))),
     result);
-  if (chosen.size) await compare([...chosen].map((number) => `studies/${number}`), axis.value, result, signal);
+  await Promise.all([persist(readStudies, signal),
+    chosen.size ? compare([...chosen].map((number) => `studies/${number}`), axis.value, result, signal) : null]);
+
+  async function readStudies() {
+    const known = [];
+    for await (const {studies = []} of pages('ListStudies', {page_size: PER_CALL}, signal)) {
+      known.push(...studies.map(({name, display_name: title}) => ({name: lastPart(name), label: `${lastPart(name)} ${title ?? ''}`})));
+      list.show(known);
+    }
+  }
 }
 
 async function compare(studies, axis, result, signal) {

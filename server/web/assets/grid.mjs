@@ -1,9 +1,9 @@
 // The runs of a study as a heat map of their states, and as a list.
 import {call, repeat} from './api.mjs';
 import {h, keyText, lastPart, number, painter, renew, RUN_STATES, stateOf, symbol, table} from './dom.mjs';
+import {readRuns, readStates, stateAt} from './runs.mjs';
 import {isFinal} from './states.mjs';
 
-const PAGE = 5000;
 const SIZE = 16;      // of a symbol, in CSS pixels
 const STEP = 19;      // from symbol to symbol
 const MOST_PER_LINE = 50;  // symbols side by side in one cell
@@ -64,7 +64,7 @@ export async function gridTab(panel, view) {
   function applyStates(bytes) {
     runs.forEach((run, i) => {
       const ended = isFinal(run);
-      const state = RUN_STATES[bytes.charCodeAt(i) - 1] ?? run.state;
+      const state = stateAt(bytes, i) ?? run.state;
       if (state !== run.state && (ended || isFinal({state}))) outdated.add(run);
       run.state = state;
     });
@@ -85,26 +85,6 @@ export async function gridTab(panel, view) {
         all.slice(at, at + ROWS_OF_LIST).map((run) => [h('a', {href: `#/runs/${lastPart(run.name)}`}, lastPart(run.name)), stateOf(run.state), keyText(run.key),
           run.repeat ?? 0, number(run.summary?.['run/throughput']), run.message ?? ''])),
       all.length <= ROWS_OF_LIST ? '' : h('p', {class: 'bar-of'}, turn('Previous', -ROWS_OF_LIST, at > 0), turn('Next', ROWS_OF_LIST, at + ROWS_OF_LIST < all.length)));
-  }
-}
-
-async function readStates(parent, signal) {
-  let states = '';
-  for (let page = ''; ;) {
-    const answer = await call('ListRuns', {parent, view: 'STATES', page_size: 10_000, page_token: page}, signal);
-    states += atob(answer.states ?? '');
-    page = answer.next_page_token;
-    if (!page) return states;
-  }
-}
-
-async function readRuns(parent, signal) {
-  const runs = [];
-  for (let page = ''; ;) {
-    const answer = await call('ListRuns', {parent, view: 'BRIEF', page_size: PAGE, page_token: page}, signal);
-    runs.push(...answer.runs ?? []);
-    page = answer.next_page_token;
-    if (!page) return runs;
   }
 }
 
@@ -198,7 +178,7 @@ function heatMap(open, signal) {
         if (x + cellWidth() < label || x > wide) return;
         cell.forEach((index, repeat) => {
           const [px, py] = [x + (repeat % layout.perLine) * STEP, y + Math.floor(repeat / layout.perLine) * STEP];
-          paint(RUN_STATES[states.charCodeAt(index) - 1] ?? 'QUEUED', px, py);
+          paint(stateAt(states, index) ?? 'QUEUED', px, py);
           if (!cursor || cursor[0] !== line || cursor[1] !== column || cursor[2] !== repeat) return;
           context.strokeStyle = text;
           context.lineWidth = 2;

@@ -1,11 +1,14 @@
 // Learning curves: metrics of runs over steps or time, renewed while the runs train.
-import {call, collect, passes, persist, repeat} from './api.mjs';
+import {collect, passes, persist, repeat} from './api.mjs';
+import {chooser} from './chooser.mjs';
 import {errorText, h, keyText, lastPart, number} from './dom.mjs';
 import {legendOf} from './plot.mjs';
+import {readRuns, readStates, stateAt} from './runs.mjs';
 import {isFinal} from './states.mjs';
 
 const MOST_RUNS = 8;
 const POINTS = 400;
+const STARTED = ['RUNNING', 'SUCCEEDED', 'FAILED'];
 // Lengths of the dashes and gaps of each line, so that colour is not needed to tell lines apart.
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [16, 6], [16, 3, 2, 3, 2, 3], [4, 8], [12, 3, 4, 3]];
 // Keys of the chart: the factor of the width of its window, and how far the window moves, as a share of its width.
@@ -33,35 +36,50 @@ export async function metricsOf(run, signal) {
 }
 
 export async function learningTab(panel, view) {
-  const {runs: all = []} = await call('ListRuns', {parent: view.name, view: 'BRIEF', page_size: 1000}, view.signal);
-  const started = () => all.filter(({start_time: begin}) => begin);
-  let candidates = started();
-  if (candidates.length === 0) {
+  const {name, signal} = view;
+  let counts = JSON.stringify(view.study.counts);  // older than the runs that are read next, so a change in between is noticed
+  const runs = await readRuns(name, signal);
+  for (const run of runs) run.started = Boolean(run.start_time);
+  const started = () => runs.filter((run) => run.started);
+  if (started().length === 0) {
     panel.replaceChildren(h('p', {class: 'soft'}, 'No run has started yet.'));
-    await repeat(3000, async () => {
-      const {runs = []} = await call('ListRuns', {parent: view.name, view: 'BRIEF', page_size: 1000}, view.signal);
-      all.splice(0, all.length, ...runs);
-      candidates = started();
-      return candidates.length === 0 && !isFinal(view.study);
-    }, view.signal);
-    if (candidates.length === 0 || view.signal.aborted) return;
+    await repeat(2000, async () => await update() && started().length === 0, signal);
+    if (started().length === 0 || signal.aborted) return;
   }
+
   // One run of each cell first.
+  const candidates = started();
   const firsts = candidates.filter((run) => !run.repeat);
-  const chosen = new Set((firsts.length ? firsts : candidates).slice(0, MOST_RUNS).map(({name}) => name));
-  const labelOf = (run) => `${lastPart(run.name)}: ${keyText(run.key)} repeat ${run.repeat ?? 0}`;
-  const picker = h('details', {class: 'panel'}, h('summary', null, 'Choose runs'),
-    h('div', {class: 'bar-of'}, candidates.slice(0, 200).map((run) => h('label', null,
-      h('input', {type: 'checkbox', checked: chosen.has(run.name), on: {change: ({target}) => {
-        if (target.checked && chosen.size >= MOST_RUNS) target.checked = false;
-        else if (target.checked) chosen.add(run.name);
-        else chosen.delete(run.name);
-        chart.show(runsShown());
-      }}}), labelOf(run)))), h('p', {class: 'soft'}, `At most ${MOST_RUNS} runs at a time.`));
-  const runsShown = () => candidates.filter(({name}) => chosen.has(name)).map((run) => ({name: run.name, label: labelOf(run)}));
-  const chart = await learningChart(() => !isFinal(view.study), view.signal, candidates[0].name);
-  panel.replaceChildren(chart.element, picker);
-  await chart.show(runsShown());
+  const chosen = new Set((firsts.length ? firsts : candidates).slice(0, MOST_RUNS).map((run) => run.name));
+  const labelled = (run) => ({name: run.name, label: `${lastPart(run.name)}: ${keyText(run.key)} repeat ${run.repeat ?? 0}`});
+  const shown = () => runs.filter((run) => chosen.has(run.name)).map(labelled);
+  const chart = await learningChart(() => !isFinal(view.study), signal, candidates[0].name);
+  const list = chooser('Runs', MOST_RUNS, chosen, () => chart.show(shown()));
+  list.show(candidates.map(labelled));
+  panel.replaceChildren(chart.element, h('details', {class: 'panel'}, h('summary', null, 'Choose runs'), list.element));
+  chart.show(shown());
+
+  let listed = candidates.length;
+  await repeat(2000, async () => {
+    const more = await update();
+    const now = started();
+    if (now.length > listed) list.show(now.map(labelled));
+    listed = now.length;
+    return more;
+  }, signal);
+
+  // Reads which runs have started meanwhile. Returns whether others may start.
+  async function update() {
+    const final = isFinal(view.study);
+    const now = JSON.stringify(view.study.counts);
+    if (now === counts) return !final;
+    const states = await readStates(name, signal);
+    // The state of a cancelled run does not show whether it had started.
+    const last = final ? await readRuns(name, signal) : [];
+    runs.forEach((run, i) => { run.started ||= STARTED.includes(stateAt(states, i)) || Boolean(last[i]?.start_time); });
+    counts = now;
+    return !final;
+  }
 }
 
 /** A chart of runs: {element, show(runs)} with runs [{name, label}]. `live()`: whether points may still come. */

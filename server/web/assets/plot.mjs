@@ -18,6 +18,21 @@ function mark(i, x, y, open = false) {
 }
 const seriesClass = (i) => `series-${i % 8}`;
 
+let pen = null;
+/** The width of a text of a picture. */
+function widthOf(text) {
+  pen ??= document.createElement('canvas').getContext('2d');
+  pen.font = '12px system-ui, sans-serif';  // as in app.css
+  return pen.measureText(text).width;
+}
+
+function cutTo(text, width) {
+  if (widthOf(text) <= width) return text;
+  let length = text.length - 1;
+  while (length > 1 && widthOf(`${text.slice(0, length)}…`) > width) --length;
+  return `${text.slice(0, length)}…`;
+}
+
 /** Round numbers that cover low to high, about `count` of them. */
 export function ticks(low, high, count = 5) {
   const span = high - low || Math.abs(high) || 1;
@@ -36,7 +51,7 @@ export function ticks(low, high, count = 5) {
 export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
   // Text keeps its size on narrow screens.
   const [width, height] = innerWidth < 700 ? [400, 300] : [640, 380];
-  const [left, right, top, bottom] = [80, 16, 16, 48];
+  const [left, right, top, bottom] = [96, 16, 16, 48];  // the longest number of the axis is about 66 wide
   const all = series.flatMap(({points}) => points);
   if (all.length === 0) return h('p', {class: 'soft'}, 'No results yet.');
   const xs = [...new Set(all.map(({x}) => x))].sort((a, b) => a - b);
@@ -50,7 +65,7 @@ export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
   const steps = ticks(Math.min(0, lowest), highest * 1.02 || 1);
   const [y0, y1] = [steps[0], steps[steps.length - 1]];
   const Y = (y) => height - bottom - (Math.min(Math.max(y, y0), y1) - y0) / (y1 - y0) * (height - top - bottom);
-  let lastLabel = -Infinity;
+  let taken = -Infinity;  // the right end of the last label
 
   const parts = [];
   for (const y of steps) {
@@ -58,8 +73,9 @@ export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
       svg('text', {x: left - 8, y: Y(y) + 4, 'text-anchor': 'end'}, number(y)));
   }
   for (const x of xs) {
-    if (X(x) - lastLabel < 30) continue;
-    lastLabel = X(x);
+    const half = widthOf(String(x)) / 2;
+    if (X(x) - half < taken + 8) continue;
+    taken = X(x) + half;
     parts.push(svg('line', {class: 'axis', x1: X(x), x2: X(x), y1: height - bottom, y2: height - bottom + 5}),
       svg('text', {x: X(x), y: height - bottom + 20, 'text-anchor': 'middle'}, String(x)));
   }
@@ -97,18 +113,17 @@ export function legendOf(names, dashes = null) {
 export function forestPlot(title, rows) {
   const drawn = rows.filter(({effect}) => effect !== undefined);
   if (drawn.length === 0) return '';
-  const [width, line, left, longest] = innerWidth < 700 ? [400, 26, 150, 22] : [640, 26, 230, 34];
+  const [width, line, left, right] = innerWidth < 700 ? [400, 26, 150, 32] : [640, 26, 230, 32];
   const height = drawn.length * line + 44;
   const limit = Math.max(0.01, ...drawn.flatMap(({effect, low, high}) => [effect, low ?? 0, high ?? 0].map(Math.abs))) * 1.1;
-  const X = (v) => left + (v + limit) / (2 * limit) * (width - left - 24);
+  const X = (v) => left + (v + limit) / (2 * limit) * (width - left - right);
   const steps = ticks(-limit, limit, 4).filter((v) => Math.abs(v) <= limit);
   return svg('svg', {class: 'plot forest', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `${title}; the table has the values`},
     steps.map((v) => [svg('line', {class: v === 0 ? 'axis' : 'rule', x1: X(v), x2: X(v), y1: 6, y2: height - 30}),
       svg('text', {x: X(v), y: height - 12, 'text-anchor': 'middle'}, `${number(100 * v, 3)}%`)]),
     drawn.map(({name, effect, low, high}, i) => {
       const y = 6 + line * (i + 0.5);
-      const shown = name.length > longest ? `${name.slice(0, longest - 1)}…` : name;
-      return svg('g', {class: 'series-0'}, svg('title', null, name), svg('text', {x: left - 10, y: y + 4, 'text-anchor': 'end'}, shown),
+      return svg('g', {class: 'series-0'}, svg('title', null, name), svg('text', {x: left - 10, y: y + 4, 'text-anchor': 'end'}, cutTo(name, left - 16)),
         low !== undefined && svg('path', {class: 'line', d: `M${X(low)} ${y}H${X(high)}M${X(low)} ${y - 5}v10M${X(high)} ${y - 5}v10`}), mark(0, X(effect), y));
     }));
 }
