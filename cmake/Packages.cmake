@@ -25,14 +25,17 @@ install(FILES deploy/grafana/scalelab.json DESTINATION ${share} RENAME grafana-d
 
 # Completion scripts, which the program writes itself.
 set(completions ${CMAKE_BINARY_DIR}/share/completions)
-add_custom_command(OUTPUT ${completions}/scalelab ${completions}/scalelab.fish
+add_custom_command(OUTPUT ${completions}/scalelab ${completions}/scalelab.fish ${completions}/_scalelab
   COMMAND ${CMAKE_COMMAND} -E make_directory ${completions}
   COMMAND scalelab completion bash > ${completions}/scalelab
   COMMAND scalelab completion fish > ${completions}/scalelab.fish
+  COMMAND scalelab completion zsh > ${completions}/_scalelab
   DEPENDS scalelab VERBATIM)
-add_custom_target(scalelab-completions ALL DEPENDS ${completions}/scalelab ${completions}/scalelab.fish)
+add_custom_target(scalelab-completions ALL
+  DEPENDS ${completions}/scalelab ${completions}/scalelab.fish ${completions}/_scalelab)
 install(FILES ${completions}/scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT client)
 install(FILES ${completions}/scalelab.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT client)
+install(FILES ${completions}/_scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT client)
 
 # Documentation; manual/ adds the man pages.
 set(doc ${CMAKE_INSTALL_DATADIR}/doc/scalelab-doc)
@@ -94,6 +97,8 @@ set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION "measure how distributed training scales: command line
 Submits studies of distributed training to a scalelab server, follows them and
 shows scaling curves with confidence intervals.")
+# librsvg2-bin and librsvg2-2 take 17 MB, more than the client itself, and need cairo and pango. Therefore the package only suggests
+# it, and scalelab names it when a PDF or PNG file needs it.
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libmunge2, librsvg2-bin, scalelab-doc")
 
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION science)

@@ -1,5 +1,7 @@
 // `scalelab advise STUDY`: shows which world size is worth its price.
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -7,6 +9,7 @@
 #include "absl/time/time.h"
 #include "client/commands/analysis_tables.h"
 #include "client/commands/commands.h"
+#include "client/plots/curve_view.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -66,7 +69,17 @@ absl::StatusOr<ExitCode> ExecuteAdvise(const AdviseOptions& options, Session& se
   if (!server.ok()) return server.status();
   const auto advice = (*server)->Call((*server)->analysis(), &AnalysisService::Stub::AdviseRanks, *request);
   if (!advice.ok()) return advice.status();
-  if (const absl::Status s = session.Print({*advice, {AdviceTable(*advice), AdviceText(*advice)}}); !s.ok())
+  std::vector<std::string> notes;
+  if (session.tables()) {
+    scalelab::v1::GetCurveRequest of_study;
+    of_study.set_study(advice->study());
+    const auto curve =
+        (*server)->Call((*server)->results(), &scalelab::v1::ResultService::Stub::GetCurve, of_study);
+    if (!curve.ok()) return curve.status();
+    notes = CurveNotes(*curve);
+  }
+  if (const absl::Status s = session.Print({*advice, {AdviceTable(*advice), AdviceText(*advice, notes)}});
+      !s.ok())
     return s;
   return ExitCode::kOk;
 }

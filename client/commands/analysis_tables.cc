@@ -89,7 +89,7 @@ Section ComparisonTable(const CompareCellsResponse& comparison) {
   return section;
 }
 
-Section ComparisonFacts(const CompareCellsResponse& comparison) {
+Section ComparisonFacts(const CompareCellsResponse& comparison, const std::vector<std::string>& curve_notes) {
   std::vector<std::pair<std::string, Cell>> facts = {
       {"effect",
        "throughput of the first relative to the second, within blocks; the intervals of all pairs at one "
@@ -105,6 +105,7 @@ Section ComparisonFacts(const CompareCellsResponse& comparison) {
     for (const std::string& note : group.notes()) facts.emplace_back("note", absl::StrCat(where, ": ", note));
   }
   for (const std::string& note : comparison.notes()) facts.emplace_back("note", note);
+  for (const std::string& note : curve_notes) facts.emplace_back("note", note);
   return Facts(std::move(facts));
 }
 
@@ -155,13 +156,14 @@ Section AdviceTable(const AdviseRanksResponse& response) {
   return section;
 }
 
-Section AdviceText(const AdviseRanksResponse& response) {
+Section AdviceText(const AdviseRanksResponse& response, const std::vector<std::string>& curve_notes) {
   std::vector<std::pair<std::string, Cell>> facts = {
       {"study", absl::StrCat(response.study(), " ", response.display_name())}};
   for (const Advice& advice : response.advice()) {
     const std::string key = KeyText(advice.key());
     facts.emplace_back("advice", absl::StrCat(key, key.empty() ? "" : ": ", advice.text()));
   }
+  for (const std::string& note : curve_notes) facts.emplace_back("note", note);
   return Facts(std::move(facts));
 }
 

@@ -2,6 +2,9 @@
 // until the sections are printed.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/output/printer.h"
@@ -18,12 +21,15 @@ Tone VerdictTone(scalelab::v1::ComparedPair::Verdict verdict);
 
 // Returns a row for each pair.
 Section ComparisonTable(const scalelab::v1::CompareCellsResponse& comparison);
-// Returns the facts below the comparison table: noise floors and notes.
-Section ComparisonFacts(const scalelab::v1::CompareCellsResponse& comparison);
+// Returns the facts below the comparison table: noise floors and notes. `curve_notes` are the notes on the
+// compared points.
+Section ComparisonFacts(const scalelab::v1::CompareCellsResponse& comparison,
+                        const std::vector<std::string>& curve_notes);
 
 // Returns a row for each world size of each series.
 Section AdviceTable(const scalelab::v1::AdviseRanksResponse& response);
-// Returns the advice on each series as text.
-Section AdviceText(const scalelab::v1::AdviseRanksResponse& response);
+// Returns the advice on each series as text, and the notes on the points that it is computed from.
+Section AdviceText(const scalelab::v1::AdviseRanksResponse& response,
+                   const std::vector<std::string>& curve_notes);
 
 }  // namespace scalelab::client

@@ -54,20 +54,32 @@ std::string ValuesOf(const CLI::Option& option) {
   return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", " "}});
 }
 
-// Returns a case for each option with a fixed set of values, in any command.
+// Returns the fixed values of the arguments of a command, such as the shells of `completion`.
+std::string ArgumentsOf(const CLI::App& app) {
+  std::string values;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional() || ValuesOf(*option).empty()) continue;
+    absl::StrAppend(&values, values.empty() ? "" : " ", ValuesOf(*option));
+  }
+  return values;
+}
+
+// Returns a case for each option with a fixed set of values, in any command. Kind "list" means that commas
+// separate several values.
 std::string ValueCases(const CLI::App& app) {
   std::map<std::string, std::set<std::string>> options;  // by values
   Walk(app, "", [&options](const std::string& path, const CLI::App& at) {
     for (const CLI::Option* option : at.get_options()) {
-      const std::string values = ValuesOf(*option);
+      std::string values = ValuesOf(*option);
       if (values.empty()) continue;
+      absl::StrAppend(&values, "\"; kind=\"", option->get_delimiter() == ',' ? "list" : "");
       for (const std::string& name : option->get_lnames())
         options[values].insert(absl::StrCat("\"", path, " --", name, "\""));
     }
   });
   std::string cases;
   for (const auto& [values, names] : options)
-    absl::StrAppend(&cases, "    ", absl::StrJoin(names, "|"), ") choices=\"", values, "\"; kind=\"\" ;;\n");
+    absl::StrAppend(&cases, "    ", absl::StrJoin(names, "|"), ") choices=\"", values, "\" ;;\n");
   return cases;
 }
 
@@ -86,13 +98,14 @@ std::string GroupPattern(const CLI::App& app) {
 std::string Bash(const CLI::App& app) {
   std::string cases;
   Walk(app, "", [&cases](const std::string& path, const CLI::App& at) {
-    absl::StrAppend(&cases, "    \"", path, "\") choices=\"", absl::StrJoin(WordsAt(at), " "), "\" kind=\"",
-                    KindOf(at), "\" ;;\n");
+    const std::string arguments = ArgumentsOf(at);
+    absl::StrAppend(&cases, "    \"", path, "\") choices=\"", absl::StrJoin(WordsAt(at), " "),
+                    arguments.empty() ? "" : " ", arguments, "\" kind=\"", KindOf(at), "\" ;;\n");
   });
   return absl::StrCat(
       "_scalelab() {\n"
       "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-      "  local line=\"\" choices=\"\" kind=\"\" word i\n"
+      "  local line=\"\" choices=\"\" kind=\"\" study=\"\" word i\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
       "    word=\"${COMP_WORDS[i]}\"\n"
       "    case \"$word\" in -o|--output|--server|--token-file|--timeout) ((i++)); continue ;; esac\n"
@@ -111,6 +124,11 @@ std::string Bash(const CLI::App& app) {
       ValueCases(app),
       "    *\" -o\"|*\" --output\") choices=\"table wide json csv\"; kind=\"\" ;;\n"
       "  esac\n"
+      "  case \"$kind $cur\" in\n"
+      "    \"list \"*,*) choices=\"${cur%,*},${choices// / ${cur%,*},}\" ;;\n"
+      "    \"runs studies/\"*/*)\n"
+      "      study=\"${cur#studies/}\" study=\"${study%%/*}\" kind=\"runs of a study\" ;;\n"
+      "  esac\n"
       "  # Names come from the server, which must answer at once. compgen expands words as the shell does, "
       "so\n"
       "  # names with special characters are left out.\n"
@@ -120,6 +138,11 @@ std::string Bash(const CLI::App& app) {
       "      awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
       "    runs) choices=\"$choices $(scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
       "      awk -F, 'NR > 1 { sub(\".*/\", \"\", $1); print $1 }' | awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
+      "    \"runs of a study\")\n"
+      "      choices=\"$(scalelab run list \"$study\" --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
+      "      awk -F, -v study=\"$study\" \\\n"
+      "        'NR > 1 { sub(\".*/\", \"\", $1); print \"studies/\" study \"/runs/\" $1 }' |\n"
+      "      awk '/^[A-Za-z0-9_.\\/-]+$/')\" ;;\n"
       "  esac\n"
       "  COMPREPLY=($(compgen -W \"$choices\" -- \"$cur\"))\n"
       "}\n"
@@ -163,7 +186,19 @@ function __scalelab_studies
     awk -F, 'NR > 1 && NR < 500 { sub("studies/", "", $1); print $1 "\t" $2; print $2 "\tstudy " $1 }'
 end
 function __scalelab_runs
-  scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null | awk -F, 'NR > 1 { sub(".*/", "", $1); print $1 }'
+  set -l study last
+  set -l before
+  if set -l parts (string match -r '^studies/([^/]+)/' -- (commandline -ct))
+    set study $parts[2]
+    set before studies/$study/runs/
+  end
+  scalelab run list $study --limit 500 -o csv --timeout 2s 2>/dev/null |
+    awk -F, -v "before=$before" 'NR > 1 { sub(".*/", "", $1); print before $1 }'
+end
+# Prints the values behind the last comma of the word at the cursor.
+function __scalelab_list
+  set -l before (string match -r '^(?:--[^=]*=)?(.*,)' -- (commandline -ct))[2]
+  printf '%s\n' "$before"$argv
 end
 )";
 
@@ -174,7 +209,9 @@ std::string FishOption(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) absl::StrAppend(&out, " -l ", name);
   const std::string values = option.check_lname("output") ? "table wide json csv" : ValuesOf(option);
   if (!values.empty()) {
-    absl::StrAppend(&out, " -x -a ", FishQuoted(values));
+    const bool list = option.get_delimiter() == ',';
+    const std::string choices = list ? absl::StrCat("(__scalelab_list ", values, ")") : values;
+    absl::StrAppend(&out, " -x -a ", FishQuoted(choices));
   } else if (option.get_expected_max() > 0) {
     absl::StrAppend(&out, " -r");
   }
@@ -193,6 +230,8 @@ std::string Fish(const CLI::App& app) {
                       FishQuoted(sub->get_description()), "\n");
     if (const std::string kind = KindOf(at); !kind.empty())
       absl::StrAppend(&commands, begin, " -f -a '(__scalelab_", kind, ")'\n");
+    if (const std::string arguments = ArgumentsOf(at); !arguments.empty())
+      absl::StrAppend(&commands, begin, " -f -a ", FishQuoted(arguments), "\n");
     for (const CLI::Option* option : at.get_options()) {
       // Global options are accepted anywhere.
       if (!option->get_lnames().empty())
@@ -202,10 +241,17 @@ std::string Fish(const CLI::App& app) {
   return absl::StrCat(absl::StrReplaceAll(kFishFunctions, {{"GROUPS", groups}}), commands);
 }
 
+// Returns a script that zsh reads as a file, or loads as the function _scalelab from a folder of $fpath when it first
+// completes a word. The last line then completes that word.
+std::string Zsh(const CLI::App& app) {
+  return absl::StrCat("#compdef scalelab\nautoload -U +X bashcompinit && bashcompinit\n", Bash(app),
+                      "if [[ \"${funcstack[1]}\" == _scalelab ]]; then\n"
+                      "  _bash_complete -o default -F _scalelab\n"
+                      "fi\n");
+}
+
 absl::StatusOr<ExitCode> ExecuteCompletion(const std::string& shell, const CLI::App& app, Session& session) {
-  std::string script = shell == "fish" ? Fish(app) : Bash(app);
-  if (shell == "zsh") script = absl::StrCat("autoload -U +X bashcompinit && bashcompinit\n", script);
-  session.io().out << script;
+  session.io().out << (shell == "fish" ? Fish(app) : shell == "zsh" ? Zsh(app) : Bash(app));
   if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
   return ExitCode::kOk;
 }

@@ -61,8 +61,12 @@ struct Statistic {
   In in;                                      // kTables or kWide
   const Estimate* (*get)(const CurvePoint&);  // returns null if the point does not have the statistic
   std::string (*text)(const Estimate&);
-  int drop = 0;  // as Column::drop
+  int drop = 0;           // as Column::drop
+  bool relative = false;  // to the base case
 };
+
+// Marks values of a series in listed order. CurveFacts explains the mark.
+constexpr const char* kListedMark = "*";
 
 constexpr int kDropRepeats = 1, kDropEfficiency = 2, kDropCommunication = 3, kDropShare = 4, kDropEpoch = 5,
               kDropAccuracy = 6, kDropMemory = 7;
@@ -91,9 +95,9 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
   using C = scalelab::v1::CommunicationCost;
   std::vector<Statistic> statistics = {
       {"samples/s", "throughput", In::kTables, Of<&P::has_throughput, &P::throughput>, WithMargin},
-      {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, RatioWithInterval},
+      {"speedup", "speedup", In::kTables, Of<&P::has_speedup, &P::speedup>, RatioWithInterval, 0, true},
       {"efficiency", "efficiency", In::kTables, Of<&P::has_efficiency, &P::efficiency>, RatioWithInterval,
-       kDropEfficiency},
+       kDropEfficiency, true},
       {"epoch s", "epoch_seconds", In::kTables, Of<&P::has_epoch_seconds, &P::epoch_seconds>,
        [](const Estimate& e) { return Short(e.mean()); }, kDropEpoch},
       {"comm %", "comm_share", In::kTables, Of<&P::has_comm_share, &P::comm_share>,
@@ -215,6 +219,7 @@ Section CurveTable(const GetCurveResponse& curve) {
   section.columns.push_back({"listed_order", In::kCsv});
   section.columns.push_back({"noise_floor", In::kCsv});
   section.columns.push_back({"notes", In::kCsv});
+  section.columns.push_back({"series_notes", In::kCsv});
   section.empty = "no results yet";
   section.rows = [&curve, axes, statistics, differences, targets](const RowSink& sink) {
     for (const CurveSeries& series : curve.series()) {
@@ -223,14 +228,16 @@ Section CurveTable(const GetCurveResponse& curve) {
         for (const std::string& axis : axes) row.emplace_back(AxisText(series.key(), axis));
         row.emplace_back(series.fingerprint().substr(0, 7));
         row.emplace_back(absl::StrCat(point.ranks()));
-        row.emplace_back(point.asked() == 0 ? absl::StrCat(point.n())
-                                            : absl::StrCat(point.n(), "/", point.asked()));
+        row.emplace_back(UsedRepeats(point.n(), point.asked()));
         row.emplace_back(absl::StrCat(point.n()));
+        // The ratios of the base case to itself are 1 in any order.
+        const bool listed = series.listed_order() && point.ranks() != series.baseline_ranks();
         for (const Statistic& statistic : statistics) {
           const Estimate* found = statistic.get(point);
           const bool has = found != nullptr;
           const Estimate& e = has ? *found : Estimate::default_instance();
-          row.emplace_back(has ? statistic.text(e) : "-");
+          row.emplace_back(
+              has ? absl::StrCat(statistic.text(e), listed && statistic.relative ? kListedMark : "") : "-");
           row.emplace_back(has ? Exact(e.mean()) : "");
           row.emplace_back(has ? Exact(e.median()) : "");
           row.emplace_back(has && e.has_stddev() ? Exact(e.stddev()) : "");
@@ -261,6 +268,7 @@ Section CurveTable(const GetCurveResponse& curve) {
         row.emplace_back(series.listed_order() ? "true" : "false");
         row.emplace_back(series.noise_floor() > 0 ? Exact(series.noise_floor()) : "");
         row.emplace_back(absl::StrJoin(point.notes(), "; "));
+        row.emplace_back(absl::StrJoin(series.notes(), "; "));
         sink(row);
       }
     }
@@ -274,6 +282,12 @@ Section CurveFacts(const GetCurveResponse& curve) {
       {"scope", Subtitle(curve)},
       {"intervals",
        curve.series().empty() ? "" : "95% over repeats; ratios include the base case's variance"}};
+  if (std::any_of(curve.series().begin(), curve.series().end(),
+                  [](const CurveSeries& one) { return one.listed_order(); })) {
+    facts.emplace_back(kListedMark,
+                       "measured with order: listed, so the ratio to the base case includes every change of "
+                       "the machine over time");
+  }
   const std::vector<PlotSeries> series = SeriesOf(curve, Quantity::kThroughput);
   for (const PlotSeries& s : series) {
     if (series.size() > 1) facts.emplace_back("base case", absl::StrCat(s.label, ": ", s.baseline));

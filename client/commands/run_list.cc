@@ -1,6 +1,5 @@
 // `scalelab run list STUDIES`: lists runs in the order of execution.
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
 #include "client/selection/run_selection.h"
@@ -22,10 +21,7 @@ struct RunListOptions {
 
 absl::StatusOr<ExitCode> ExecuteRunList(const RunListOptions& options, Session& session) {
   Run::State state = Run::STATE_UNSPECIFIED;
-  if (!options.state.empty() && (!Run::State_Parse(absl::AsciiStrToUpper(options.state), &state))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--state '", options.state, "' is none of queued, running, succeeded, failed, cancelled, skipped"));
-  }
+  Run::State_Parse(absl::AsciiStrToUpper(options.state), &state);  // the parser has checked the name
   const auto names = StudyNames(options.studies);
   if (!names.ok()) return names.status();
   auto server = session.Server();
@@ -56,8 +52,11 @@ void AddRunList(CLI::App& run, Action& chosen) {
   auto options = std::make_shared<RunListOptions>();
   CLI::App* command = run.add_subcommand("list", "List the runs of studies in the order of execution");
   command->add_option("STUDIES", options->studies, "Number, name, last, or 1-3,5")->required();
-  command->add_option("--state", options->state,
-                      "Only runs that are queued, running, succeeded, failed, cancelled or skipped");
+  command
+      ->add_option("--state", options->state,
+                   "Only runs that are queued, running, succeeded, failed, cancelled or skipped")
+      ->check(CLI::IsMember({"queued", "running", "succeeded", "failed", "cancelled", "skipped"},
+                            CLI::ignore_case));
   command
       ->add_option("--where", options->selection.where,
                    "Only runs that fulfil conditions, for example 'engine=native/* and "

@@ -1,6 +1,7 @@
 // `scalelab study export STUDY`: writes runs, metric points and the curve of a study into files for other programs.
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +11,7 @@
 #include "client/export/study_tables.h"
 #include "client/export/study_yaml.h"
 #include "client/output/file.h"
+#include "client/selection/run_selection.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -24,7 +26,20 @@ struct ExportOptions {
   std::string study;
   std::string format = "csv";
   std::string directory;
+  RunSelection runs;  // its `where` only
 };
+
+// Keeps the selected runs.
+absl::Status Select(const RunSelection& selection, std::vector<scalelab::v1::Run>& runs) {
+  if (selection.where.empty()) return absl::OkStatus();
+  google::protobuf::RepeatedPtrField<scalelab::v1::Run> selected;
+  selected.Reserve(static_cast<int>(runs.size()));
+  for (scalelab::v1::Run& run : runs) selected.Add(std::move(run));
+  if (absl::Status status = SelectRuns(selection, selected); !status.ok()) return status;
+  runs.clear();
+  for (scalelab::v1::Run& run : selected) runs.push_back(std::move(run));
+  return absl::OkStatus();
+}
 
 absl::Status WriteTables(const ExportOptions& options, const std::vector<DataTable>& tables) {
   const std::string& directory = options.directory;
@@ -57,8 +72,14 @@ absl::StatusOr<ExitCode> ExportWithPython(const ExportOptions& options, const Gl
 }
 
 absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& session) {
-  if (options.format == "parquet" || options.format == "tensorboard")
+  if (options.format == "parquet" || options.format == "tensorboard") {
+    if (!options.runs.where.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--where: the Python client writes ", options.format,
+                       " and exports all runs; use --format csv, json or sqlite"));
+    }
     return ExportWithPython(options, session.options());
+  }
   const auto name = StudyName(options.study);
   if (!name.ok()) return name.status();
   auto server = session.Server();
@@ -72,8 +93,9 @@ absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& sess
   get_curve.set_study(found);
   const auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, get_curve);
   if (!curve.ok()) return curve.status();
-  const auto runs = ReadAllRuns(**server, found);
+  auto runs = ReadAllRuns(**server, found);
   if (!runs.ok()) return runs.status();
+  if (const absl::Status status = Select(options.runs, *runs); !status.ok()) return status;
 
   std::error_code error;
   std::filesystem::create_directories(options.directory, error);
@@ -103,6 +125,11 @@ void AddStudyExport(CLI::App& study, Action& chosen) {
                    "csv, json or sqlite; parquet and tensorboard with the Python client")
       ->check(CLI::IsMember({"csv", "json", "sqlite", "parquet", "tensorboard"}))
       ->capture_default_str();
+  command
+      ->add_option("--where", options->runs.where,
+                   "Only runs that fulfil conditions, and their points, for example 'state=succeeded and "
+                   "ranks>=4'; the curve is always that of all runs; may be repeated")
+      ->allow_extra_args(false);
   // In this command -o is the directory, not the output format.
   command->add_option("-o,--directory", options->directory, "Directory for the files; it is created")
       ->required();

@@ -215,6 +215,12 @@ DataTable RunData(const std::vector<Run>& runs) {
   return WithoutDuplicates(std::move(table));
 }
 
+const std::vector<std::string>& PointColumns() {
+  static const auto* const columns =
+      new std::vector<std::string>{"run", "rank", "step", "time", "key", "value"};
+  return *columns;
+}
+
 DataTable PointData(Connection& server, const std::vector<Run>& runs, absl::Duration timeout,
                     const std::function<void(absl::string_view)>& say) {
   const auto rows = [&server, &runs, timeout, say](const DataSink& sink) {
@@ -236,7 +242,7 @@ DataTable PointData(Connection& server, const std::vector<Run>& runs, absl::Dura
     }
     return absl::OkStatus();
   };
-  return {"metrics", {"run", "rank", "step", "time", "key", "value"}, rows};
+  return {"metrics", PointColumns(), rows};
 }
 
 DataTable CurveData(const scalelab::v1::GetCurveResponse& curve) {

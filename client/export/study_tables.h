@@ -14,6 +14,9 @@ namespace scalelab::client {
 // Returns the runs of the study called `name` in the order of execution, with attempts and all results.
 absl::StatusOr<std::vector<scalelab::v1::Run>> ReadAllRuns(Connection& server, const std::string& name);
 
+// Returns the columns of the points: run, rank, step, time, key and value.
+const std::vector<std::string>& PointColumns();
+
 // The following functions return tables that refer to their arguments. The arguments must exist until the
 // tables are written.
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -72,8 +73,7 @@ std::vector<Figure> Figures() {
            OfNoise<&G::has_critical_batch, &G::critical_batch>, Numbers, kDropBatch},
           {"per sample %", "statistical_efficiency", In::kWide,
            OfNoise<&G::has_statistical_efficiency, &G::statistical_efficiency>, Mean},
-          {"goodput", "goodput", In::kTables, OfNoise<&G::has_goodput, &G::goodput>,
-           [](const Estimate& e) { return Short(e.mean()); }, kDropBatch}};
+          {"goodput", "goodput", In::kTables, OfNoise<&G::has_goodput, &G::goodput>, Numbers, kDropBatch}};
 }
 
 // Columns that no point has a value for are shown in wide tables only.
@@ -107,7 +107,9 @@ void AddRow(const CurveSeries& series, const CurvePoint& point, const std::vecto
   for (const std::string& axis : axes) row.emplace_back(AxisText(series.key(), axis));
   row.emplace_back(series.fingerprint().substr(0, 7));
   row.emplace_back(absl::StrCat(point.ranks()));
+  row.emplace_back(UsedRepeats(factors.n(), point.asked()));
   row.emplace_back(absl::StrCat(factors.n()));
+  row.emplace_back(absl::StrCat(point.asked()));
   row.emplace_back(factors.n() > 0 ? Short(1000 * factors.step_seconds()) : "-");
   row.emplace_back(factors.n() > 0 ? Exact(factors.step_seconds()) : "");
   for (const Figure& figure : figures) {
@@ -139,7 +141,9 @@ Section FactorTable(const GetCurveResponse& curve, bool repeats) {
   for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
   section.columns.push_back({"made on", In::kWide});
   section.columns.push_back({"ranks", In::kAll, true});
-  section.columns.push_back({"n", repeats ? In::kAll : In::kCsv, true, false, kDropRepeats});
+  section.columns.push_back({"n", repeats ? In::kTables : In::kWide, true, false, kDropRepeats});
+  section.columns.push_back({"n", In::kCsv});
+  section.columns.push_back({"asked", In::kCsv});
   section.columns.push_back({"step ms", In::kTables, true, false, kDropStep});
   section.columns.push_back({"step_seconds", In::kCsv});
   const std::vector<Figure> figures = Figures();
@@ -198,6 +202,7 @@ std::vector<std::pair<std::string, Cell>> FactorFacts(const GetCurveResponse& cu
   }
   for (const auto& [text, places] : notes)
     facts.emplace_back("note", absl::StrCat(absl::StrJoin(places, "; "), ": ", text));
+  for (std::string& note : CurveNotes(curve)) facts.emplace_back("note", std::move(note));
   return facts;
 }
 

@@ -10,9 +10,10 @@
 
 namespace scalelab::client {
 
-// Returns a row for each point with results. Without `repeats`, tables have no column with the number of repeats. The sections refer to `curve`, which must exist until they are printed.
+// Returns a row for each point with results. Without `repeats`, only wide tables have the column with the
+// number of repeats. The sections refer to `curve`, which must exist until they are printed.
 Section FactorTable(const scalelab::v1::GetCurveResponse& curve, bool repeats = true);
-// Returns what the columns mean, and what could not be computed and why.
+// Returns what the columns mean, what could not be computed and why, and the notes on the curve.
 std::vector<std::pair<std::string, Cell>> FactorFacts(const scalelab::v1::GetCurveResponse& curve);
 
 // Returns for example "4/5": repeats that reached the target, of those that succeeded; "-" if there was no target.

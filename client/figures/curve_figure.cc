@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -48,12 +49,11 @@ Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& 
   section.columns = {
       {"series", In::kAll}, {"ranks", In::kAll, true}, {"repeats", repeats ? In::kAll : In::kWide, true}};
   for (const Quantity quantity : quantities) section.columns.push_back({AxisTitle(quantity), In::kAll, true});
-  section.rows = [&curve, quantities, labels = SeriesLabels(curve)](const RowSink& sink) {
+  section.rows = [&curve, quantities, labels = MarkedLabels(curve)](const RowSink& sink) {
     for (int i = 0; i < curve.series_size(); ++i) {
       for (const CurvePoint& point : curve.series(i).points()) {
-        std::vector<Cell> row = {
-            labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()),
-            point.asked() == 0 ? absl::StrCat(point.n()) : absl::StrCat(point.n(), "/", point.asked())};
+        std::vector<Cell> row = {labels[static_cast<size_t>(i)], absl::StrCat(point.ranks()),
+                                 UsedRepeats(point.n(), point.asked())};
         for (const Quantity quantity : quantities) {
           const Estimate* estimate = EstimateOf(point, quantity);
           row.emplace_back(estimate == nullptr ? "" : IntervalText(*estimate, AxisUnit(quantity)));
@@ -63,6 +63,25 @@ Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& 
     }
   };
   return section;
+}
+
+Section WithStatisticsOf(const std::vector<Quantity>& quantities, Section table) {
+  // The prefixes of the columns, in the order of the enum.
+  static constexpr absl::string_view kColumns[] = {"throughput",  "speedup",    "efficiency",
+                                                   "peak_memory", "comm_share", "accuracy"};
+  for (Column& column : table.columns) {
+    const size_t end = column.title.rfind('_');
+    if (column.in != Column::In::kCsv || end == std::string::npos) continue;
+    const std::string part = column.title.substr(end);
+    if (part != "_mean" && part != "_median" && part != "_stddev" && part != "_low" && part != "_high")
+      continue;
+    const absl::string_view statistic = absl::string_view(column.title).substr(0, end);
+    const bool wanted = std::any_of(quantities.begin(), quantities.end(), [&](Quantity quantity) {
+      return statistic == kColumns[static_cast<size_t>(quantity)];
+    });
+    if (!wanted) column.in = Column::In::kWide;
+  }
+  return table;
 }
 
 }  // namespace scalelab::client

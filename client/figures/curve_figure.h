@@ -20,4 +20,8 @@ absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string
 Section FigureTable(const scalelab::v1::GetCurveResponse& curve, const std::vector<Quantity>& quantities,
                     bool repeats = true);
 
+// Returns the table for CSV with the statistics of these quantities only: `table` is a CurveTable, whose columns for CSV
+// have the names "throughput_mean", "throughput_low" and so on.
+Section WithStatisticsOf(const std::vector<Quantity>& quantities, Section table);
+
 }  // namespace scalelab::client

@@ -23,6 +23,10 @@ std::string DifferenceText(const Estimate& difference) {
   return WithInterval(difference, [](double share) { return absl::StrFormat("%+.1f", 100 * share); });
 }
 
+std::string UsedRepeats(int n, int asked) {
+  return asked == 0 ? absl::StrCat(n) : absl::StrCat(n, "/", asked);
+}
+
 void AddEstimateColumns(absl::string_view name, Section& section) {
   for (const char* part : {"_mean", "_low", "_high"})
     section.columns.push_back({absl::StrCat(name, part), Column::In::kCsv});

@@ -22,6 +22,10 @@ std::string WithInterval(const scalelab::v1::Estimate& estimate, absl::FunctionR
 // "+8.1 [+5.0, +11.3]".
 std::string DifferenceText(const scalelab::v1::Estimate& difference);
 
+// Returns the number of values that are used and the number of repeats that the study asks for: "4/5", or
+// "4" if `asked` is 0, which means that it is not known.
+std::string UsedRepeats(int n, int asked);
+
 // Appends the columns NAME_mean, NAME_low and NAME_high of CSV.
 void AddEstimateColumns(absl::string_view name, Section& section);
 // Appends a cell for each of these columns. The cell of a number that is not known is empty. If `estimate` is

@@ -22,6 +22,7 @@ using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 
 constexpr size_t kMostRankTicks = 10;
+constexpr size_t kNamed = 3;       // of places in a note, and of notes that differ only in their numbers
 constexpr double kMostBeyond = 4;  // intervals enlarge the scale of the values up to this factor
 
 std::string Ranks(int ranks) { return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks"); }
@@ -109,8 +110,42 @@ std::vector<std::string> SeriesLabels(const GetCurveResponse& curve) {
   return labels;
 }
 
+std::vector<std::string> MarkedLabels(const GetCurveResponse& curve) {
+  std::vector<std::string> labels = SeriesLabels(curve);
+  for (int i = 0; i < curve.series_size(); ++i) {
+    const CurveSeries& series = curve.series(i);
+    const bool differs = std::any_of(series.points().begin(), series.points().end(),
+                                     [](const CurvePoint& point) { return point.has_training_difference(); });
+    absl::StrAppend(&labels[static_cast<size_t>(i)], differs ? " (trains differently)" : "",
+                    series.listed_order() ? " (listed order)" : "");
+  }
+  return labels;
+}
+
+std::string RepeatsNote(const GetCurveResponse& curve) {
+  const std::vector<std::string> labels = SeriesLabels(curve);
+  std::map<std::string, std::vector<std::string>> places;  // by number of values
+  for (int i = 0; i < curve.series_size(); ++i) {
+    for (const CurvePoint& point : curve.series(i).points()) {
+      if (point.state() == CurvePoint::PENDING || point.state() == CurvePoint::EXCLUDED) continue;
+      places[UsedRepeats(point.n(), point.asked())].push_back(
+          absl::StrCat(labels[static_cast<size_t>(i)], ", ", Ranks(point.ranks())));
+    }
+  }
+  if (places.empty()) return "";
+  const auto usual = std::max_element(places.begin(), places.end(),
+                                      [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+  std::string note = absl::StrCat("values used / repeats asked for: ", usual->first);
+  for (const auto& [used, where] : places) {
+    if (used == usual->first) continue;
+    absl::StrAppend(
+        &note, "; ", used, " at ",
+        where.size() <= kNamed ? absl::StrJoin(where, " and ") : absl::StrCat(where.size(), " places"));
+  }
+  return note;
+}
+
 std::vector<std::string> CurveNotes(const GetCurveResponse& curve) {
-  constexpr size_t kNamed = 3;
   const std::vector<std::string> labels = SeriesLabels(curve);
   std::vector<std::string> order;                          // each distinct note once
   std::map<std::string, std::vector<std::string>> places;  // by note
@@ -138,13 +173,15 @@ std::vector<std::string> CurveNotes(const GetCurveResponse& curve) {
                              at.size() == 1 && at[0] == 1 ? " rank" : " ranks"));
     }
   }
+  constexpr const char* kDigits = "0123456789";
   struct Kind {
     size_t shown = 0, left_out = 0, last = 0;
   };
-  std::map<std::string, Kind> kinds;  // by the text before the first number
+  std::map<std::string, Kind> kinds;  // by the text up to the first number that is not at the beginning
   std::vector<std::string> notes;
   for (const std::string& note : order) {
-    Kind& kind = kinds[note.substr(0, note.find_first_of("0123456789"))];
+    const std::string text = note.substr(std::min(note.find_first_not_of(kDigits), note.size()));
+    Kind& kind = kinds[text.substr(0, text.find_first_of(kDigits))];
     if (kind.shown == kNamed) {
       ++kind.left_out;
       continue;
@@ -164,14 +201,11 @@ std::vector<std::string> CurveNotes(const GetCurveResponse& curve) {
 }
 
 std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantity) {
-  const std::vector<std::string> labels = SeriesLabels(curve);
+  const std::vector<std::string> labels = MarkedLabels(curve);
   std::vector<PlotSeries> result;
   for (int i = 0; i < curve.series_size(); ++i) {
     const CurveSeries& series = curve.series(i);
-    const bool differs = std::any_of(series.points().begin(), series.points().end(),
-                                     [](const CurvePoint& point) { return point.has_training_difference(); });
-    PlotSeries plot{absl::StrCat(labels[static_cast<size_t>(i)], differs ? " (trains differently)" : "",
-                                 series.listed_order() ? " (listed order)" : ""),
+    PlotSeries plot{labels[static_cast<size_t>(i)],
                     BaselineText(series),
                     static_cast<double>(series.baseline_ranks()),
                     {},
@@ -182,7 +216,7 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
       const bool usable = estimate != nullptr && std::isfinite(estimate->mean()) &&
                           (estimate->mean() > 0 || (may_be_0 && estimate->mean() == 0));
       if (usable) {
-        PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n()};
+        PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n(), point.asked()};
         if (estimate->has_low() && estimate->has_high()) {
           p.low = estimate->low();
           p.high = estimate->high();
@@ -192,7 +226,8 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
                  point.state() == CurvePoint::MISSING) {
         plot.lost.push_back(
             {static_cast<double>(point.ranks()),
-             absl::StrReplaceAll(EnumText(CurvePoint::State_Name(point.state())), {{"_", " "}})});
+             absl::StrReplaceAll(EnumText(CurvePoint::State_Name(point.state())), {{"_", " "}}),
+             point.asked()});
       }
     }
     std::sort(plot.points.begin(), plot.points.end(), [](auto& a, auto& b) { return a.ranks < b.ranks; });

@@ -24,12 +24,14 @@ struct PlotPoint {
   double value = 0;
   std::optional<double> low, high;  // both are set, or none
   int n = 0;
+  int asked = 0;  // repeats that the study asks for; 0: not known
 };
 
 // A planned cell without a result to plot.
 struct LostPoint {
   double ranks = 0;
   std::string why;  // "failed", "out of memory", ...
+  int asked = 0;    // as in PlotPoint
 };
 
 struct PlotSeries {
@@ -43,6 +45,14 @@ struct PlotSeries {
 // Returns names that distinguish the series: the values of the axes in which they differ (all axes if there
 // is only one series), and a prefix of the fingerprint where only hardware or software differs.
 std::vector<std::string> SeriesLabels(const scalelab::v1::GetCurveResponse& curve);
+
+// Returns the same names with warnings: "native/ddp (listed order)", "native/ddp (trains differently)".
+std::vector<std::string> MarkedLabels(const scalelab::v1::GetCurveResponse& curve);
+
+// Returns how many values the points use, of the repeats that the study asks for: the most frequent numbers,
+// and the points with other numbers. Ignores points that are pending or excluded. Empty if there are no
+// others.
+std::string RepeatsNote(const scalelab::v1::GetCurveResponse& curve);
 
 // Returns the notes on all series and points, each once, with the series and ranks that it belongs to:
 // "native/ddp, 2 and 4 ranks: repeats ran on different nodes". If more than three notes differ only in their

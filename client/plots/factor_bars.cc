@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_elements.h"
@@ -39,6 +40,7 @@ constexpr std::array<Part, 5> kParts = {{
 struct Bar {
   int ranks = 0;
   const ScalingFactors* factors = nullptr;
+  int asked = 0;  // as in PlotPoint
 };
 
 struct BarGroup {
@@ -53,14 +55,15 @@ std::vector<BarGroup> GroupsOf(const GetCurveResponse& curve) {
   for (int i = 0; i < curve.series_size(); ++i) {
     BarGroup group{static_cast<size_t>(i), labels[static_cast<size_t>(i)], {}};
     for (const CurvePoint& point : curve.series(i).points()) {
-      if (point.factors().n() > 0) group.bars.push_back({point.ranks(), &point.factors()});
+      if (point.factors().n() > 0) group.bars.push_back({point.ranks(), &point.factors(), point.asked()});
     }
     if (!group.bars.empty()) groups.push_back(std::move(group));
   }
   return groups;
 }
 
-std::string BarOf(const Box& box, const std::string& label, const Bar& bar) {
+std::string BarOf(const Box& box, const std::string& label, const Bar& bar, bool repeats) {
+  const std::string n = repeats ? absl::StrCat(", n=", UsedRepeats(bar.factors->n(), bar.asked)) : "";
   std::string out;
   double y = box.y + box.height;
   for (const Part& part : kParts) {
@@ -71,7 +74,7 @@ std::string BarOf(const Box& box, const std::string& label, const Bar& bar) {
         &out, "<rect x=\"", N(box.x), "\" y=\"", N(y), "\" width=\"", N(box.width), "\" height=\"", N(height),
         "\" fill=\"", part.color, "\"><title>",
         Escaped(absl::StrCat(label, ", ", bar.ranks, bar.ranks == 1 ? " rank: " : " ranks: ", part.name, " ",
-                             Percent(share), "% of ", Short(bar.factors->step_seconds() * 1000), " ms")),
+                             Percent(share), "% of ", Short(bar.factors->step_seconds() * 1000), " ms", n)),
         "</title></rect>\n");
   }
   return out;
@@ -105,7 +108,7 @@ double FactorBarsHeight(const GetCurveResponse& curve) {
   return GroupsOf(curve).empty() ? 0 : kTitle + kBars + kBelow + kLegend;
 }
 
-std::string FactorBars(double top, const GetCurveResponse& curve) {
+std::string FactorBars(double top, const GetCurveResponse& curve, bool repeats) {
   const std::vector<BarGroup> groups = GroupsOf(curve);
   if (groups.empty()) return "";
   size_t bars = 0;
@@ -126,7 +129,7 @@ std::string FactorBars(double top, const GetCurveResponse& curve) {
     const double first = x;
     double last_label = -1e9;
     for (const Bar& bar : group.bars) {
-      out += BarOf({x + (slot - width) / 2, box.y, width, box.height}, group.label, bar);
+      out += BarOf({x + (slot - width) / 2, box.y, width, box.height}, group.label, bar, repeats);
       if (x - last_label >= kNarrowestLabel) {
         last_label = x;
         out += Text(x + slot / 2, bottom + 17, "tick middle", absl::StrCat(bar.ranks));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/output/cells.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -37,7 +38,13 @@ std::string Tooltip(const PlotSeries& series, const PlotPoint& p, Quantity quant
   std::string text =
       absl::StrCat(series.label, ", ", N(p.ranks), p.ranks == 1 ? " rank" : " ranks", ": ", number(p.value));
   if (p.low) absl::StrAppend(&text, " [", number(*p.low), ", ", number(*p.high), "]");
-  return repeats ? absl::StrCat(text, ", n=", p.n) : text;
+  return repeats ? absl::StrCat(text, ", n=", UsedRepeats(p.n, p.asked)) : text;
+}
+
+std::string LostTooltip(const PlotSeries& series, const LostPoint& p, bool repeats) {
+  const std::string text =
+      absl::StrCat(series.label, ", ", N(p.ranks), p.ranks == 1 ? " rank: " : " ranks: ", p.why);
+  return repeats && p.asked > 0 ? absl::StrCat(text, ", n=", UsedRepeats(0, p.asked)) : text;
 }
 
 // Maps ranks and values to the picture.
@@ -173,8 +180,7 @@ std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Qu
       const double y = box.y + box.height - 14 - kLostDistance * lost[point.ranks]++;
       absl::StrAppend(&marks, "<path d=\"M", N(frame.X(point.ranks) - 4), " ", N(y),
                       "l8 8m0-8l-8 8\" stroke=\"", color, "\" stroke-width=\"2\" fill=\"none\"><title>",
-                      Escaped(absl::StrCat(series[i].label, ", ", N(point.ranks), " ranks: ", point.why)),
-                      "</title></path>\n");
+                      Escaped(LostTooltip(series[i], point, repeats)), "</title></path>\n");
     }
   }
   return absl::StrCat("<g>\n", out, marks, "</g>\n");

@@ -66,17 +66,21 @@ std::string Legend(double top, const std::vector<PlotSeries>& series, bool ideal
   return out;
 }
 
-// Returns the notes on the curve, wrapped to the width of the picture.
-std::vector<std::string> NoteLines(const scalelab::v1::GetCurveResponse& curve) {
-  std::vector<std::string> lines;
-  for (const std::string& note : CurveNotes(curve)) {
-    std::string line = "note:";
-    for (const absl::string_view word : absl::StrSplit(note, ' ')) {
-      if (line.size() + word.size() > kNoteColumns) lines.push_back(std::exchange(line, ""));
-      absl::StrAppend(&line, line.empty() ? "" : " ", word);
-    }
-    lines.push_back(std::move(line));
+// Appends the text, wrapped to the width of the picture.
+void AddWrapped(absl::string_view text, std::vector<std::string>& lines) {
+  std::string line;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (!line.empty() && line.size() + word.size() > kNoteColumns) lines.push_back(std::exchange(line, ""));
+    absl::StrAppend(&line, line.empty() ? "" : " ", word);
   }
+  lines.push_back(std::move(line));
+}
+
+// Returns the numbers of values, if `repeats`, and the notes on the curve.
+std::vector<std::string> NoteLines(const scalelab::v1::GetCurveResponse& curve, bool repeats) {
+  std::vector<std::string> lines;
+  if (const std::string note = repeats ? RepeatsNote(curve) : ""; !note.empty()) AddWrapped(note, lines);
+  for (const std::string& note : CurveNotes(curve)) AddWrapped(absl::StrCat("note: ", note), lines);
   if (lines.size() <= kMostNoteLines) return lines;
   lines.resize(kMostNoteLines);
   lines.back() = "more notes are below the table of scalelab curve";
@@ -94,7 +98,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vect
   const double width = two ? (inner - kBetween) / 2 : inner;
   const auto rows = static_cast<double>(two ? (panels.size() + 1) / 2 : 1);
   const double legend_top = kTop + rows * (kPanelHeight + kPanelBelow);
-  const std::vector<std::string> notes = NoteLines(curve);
+  const std::vector<std::string> notes = NoteLines(curve, style.repeats);
   const double notes_top = legend_top + kLegendLine * static_cast<double>(LegendLines(series)) + 4;
   const double bars_top = notes_top + kNoteLine * static_cast<double>(notes.size());
   const double height = bars_top + FactorBarsHeight(curve);
@@ -122,7 +126,7 @@ std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve, const std::vect
   out += Legend(legend_top, series, ideal);
   for (size_t i = 0; i < notes.size(); ++i)
     out += Text(kLeft, notes_top + kNoteLine * static_cast<double>(i), "note", notes[i]);
-  return absl::StrCat(out, FactorBars(bars_top, curve), "</svg>\n");
+  return absl::StrCat(out, FactorBars(bars_top, curve, style.repeats), "</svg>\n");
 }
 
 std::string SvgPlot(const scalelab::v1::GetCurveResponse& curve) {

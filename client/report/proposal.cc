@@ -89,7 +89,7 @@ Section Table(const StudyResults& results, const Prices& prices) {
                      {"nodes", In::kAll, true},         {"node-hours per epoch", In::kAll, true}};
   section.empty = "no results yet";
   section.rows = [&results, one_unit = prices.size() == 1,
-                  labels = SeriesLabels(results.curve)](const RowSink& sink) {
+                  labels = MarkedLabels(results.curve)](const RowSink& sink) {
     for (int i = 0; i < results.curve.series_size(); ++i) {
       const Price price = PriceOf(results.study.spec(), results.curve.series(i));
       const std::string unit = one_unit ? "" : " " + price.unit;

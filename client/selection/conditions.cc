@@ -3,12 +3,14 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/output/text.h"
 
 namespace scalelab::client {
@@ -77,6 +79,36 @@ bool Fulfils(const std::vector<Condition>& conditions,
              absl::FunctionRef<std::optional<Field>(const std::string& field)> field_of) {
   return std::all_of(conditions.begin(), conditions.end(),
                      [&](const Condition& condition) { return Holds(condition, field_of(condition.field)); });
+}
+
+Sorting ParseSorting(absl::string_view option) {
+  const bool descending = absl::ConsumePrefix(&option, "-");
+  return {std::string(option), descending};
+}
+
+void SortByField(const Sorting& sorting, absl::FunctionRef<std::optional<Field>(int object)> field_of,
+                 std::vector<int>& objects) {
+  // Numbers come first, then texts, then objects without a value to compare: a NaN is neither below nor above
+  // a number.
+  using SortKey = std::pair<int, std::pair<double, std::string>>;
+  std::vector<std::pair<SortKey, int>> sorted;
+  for (const int object : objects) {
+    const std::optional<Field> field = field_of(object);
+    SortKey key{2, {0, ""}};
+    if (field.has_value() && !std::isnan(field->number.value_or(0))) {
+      if (field->number.has_value()) {
+        key = SortKey{0, {sorting.descending ? -*field->number : *field->number, ""}};
+      } else {
+        key = SortKey{1, {0, field->text}};
+      }
+    }
+    sorted.emplace_back(std::move(key), object);
+  }
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) {
+    const bool texts = a.first.first == 1 && b.first.first == 1;
+    return texts && sorting.descending ? b.first < a.first : a.first < b.first;
+  });
+  for (size_t i = 0; i < sorted.size(); ++i) objects[i] = sorted[i].second;
 }
 
 }  // namespace scalelab::client

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/struct.pb.h"
 
 namespace scalelab::client {
@@ -32,6 +33,20 @@ struct Condition {
 // have. INVALID_ARGUMENT with the condition if it cannot be understood.
 absl::StatusOr<std::vector<Condition>> ParseConditions(
     const std::vector<std::string>& where, absl::FunctionRef<absl::Status(const std::string& field)> check);
+
+// The order of a list, from an option such as "-throughput".
+struct Sorting {
+  std::string field;  // empty: the given order
+  bool descending = false;
+};
+
+// Removes the leading '-' of a descending order.
+Sorting ParseSorting(absl::string_view option);
+
+// Sorts the indices of objects by a field. Numbers sort before texts. Objects without the field come last in both
+// directions, and so do those whose value is NaN. Objects with equal values keep their order.
+void SortByField(const Sorting& sorting, absl::FunctionRef<std::optional<Field>(int object)> field_of,
+                 std::vector<int>& objects);
 
 // Returns whether an object fulfils all conditions. `field_of` returns a field of the object, or nothing if it has no
 // such field; it then fulfils only !=.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -79,16 +78,6 @@ bool IsKnown(const std::string& name, const std::vector<std::string>& names) {
          !CheckKey(FindGridKey(name)).has_value();
 }
 
-// Numbers sort before texts. Runs without the field come last, and so do those whose value is NaN, which is
-// neither below nor above another number.
-using SortKey = std::pair<int, std::pair<double, std::string>>;
-SortKey KeyOf(const Run& run, const std::string& name, bool descending) {
-  const std::optional<Field> field = FieldOf(run, name);
-  if (!field.has_value() || std::isnan(field->number.value_or(0))) return {2, {0, ""}};
-  if (field->number.has_value()) return {0, {descending ? -*field->number : *field->number, ""}};
-  return {1, {0, field->text}};
-}
-
 }  // namespace
 
 absl::Status SelectRuns(const RunSelection& selection, RepeatedPtrField<Run>& runs) {
@@ -97,24 +86,23 @@ absl::Status SelectRuns(const RunSelection& selection, RepeatedPtrField<Run>& ru
     return IsKnown(name, names) ? absl::OkStatus() : UnknownField("--where", name, names);
   });
   if (!conditions.ok()) return conditions.status();
-  const bool descending = !selection.sort.empty() && selection.sort[0] == '-';
-  const std::string sort = selection.sort.substr(descending ? 1 : 0);
-  if (!sort.empty() && !IsKnown(sort, names)) return UnknownField("--sort", sort, names);
+  const Sorting sorting = ParseSorting(selection.sort);
+  if (!sorting.field.empty() && !IsKnown(sorting.field, names))
+    return UnknownField("--sort", sorting.field, names);
 
-  std::vector<std::pair<SortKey, int>> kept;
+  std::vector<int> kept;
   for (int i = 0; i < runs.size(); ++i) {
-    const bool wanted = Fulfils(*conditions, [&](const std::string& name) { return FieldOf(runs[i], name); });
-    if (wanted) kept.emplace_back(sort.empty() ? SortKey{0, {i, ""}} : KeyOf(runs[i], sort, descending), i);
+    if (Fulfils(*conditions, [&](const std::string& name) { return FieldOf(runs[i], name); }))
+      kept.push_back(i);
   }
-  std::stable_sort(kept.begin(), kept.end(), [&](const auto& a, const auto& b) {
-    const bool texts = a.first.first == 1 && b.first.first == 1;
-    return texts && descending ? b.first < a.first : a.first < b.first;
-  });
+  if (!sorting.field.empty())
+    SortByField(
+        sorting, [&](int i) { return FieldOf(runs[i], sorting.field); }, kept);
   if (selection.limit > 0 && kept.size() > static_cast<size_t>(selection.limit))
     kept.resize(static_cast<size_t>(selection.limit));
   RepeatedPtrField<Run> selected;
   selected.Reserve(static_cast<int>(kept.size()));
-  for (const auto& [key, i] : kept) selected.Add(std::move(runs[i]));
+  for (const int i : kept) selected.Add(std::move(runs[i]));
   runs.Swap(&selected);
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 #include "client/selection/study_selection.h"
 
-#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,22 +32,38 @@ std::optional<Field> FieldOf(const Study& study, const std::string& name) {
   return std::nullopt;
 }
 
+absl::Status CheckField(absl::string_view option, const std::string& name) {
+  if (FieldOf(Study(), name).has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": '", name,
+                   "' is no field of a study; known: number, name, owner, state, queued, running, "
+                   "succeeded, failed, cancelled"));
+}
+
 }  // namespace
 
-absl::Status SelectStudies(const std::vector<std::string>& where,
+absl::Status SelectStudies(const StudySelection& selection,
                            google::protobuf::RepeatedPtrField<Study>& studies) {
-  const auto conditions = ParseConditions(where, [](const std::string& name) {
-    if (FieldOf(Study(), name).has_value()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("--where: '", name,
-                     "' is no field of a study; known: number, name, owner, state, queued, running, "
-                     "succeeded, failed, cancelled"));
-  });
+  const auto conditions =
+      ParseConditions(selection.where, [](const std::string& name) { return CheckField("--where", name); });
   if (!conditions.ok()) return conditions.status();
-  const auto unwanted = [&](const Study& study) {
-    return !Fulfils(*conditions, [&](const std::string& name) { return FieldOf(study, name); });
-  };
-  studies.erase(std::remove_if(studies.begin(), studies.end(), unwanted), studies.end());
+  const Sorting sorting = ParseSorting(selection.sort);
+  if (!sorting.field.empty()) {
+    if (absl::Status known = CheckField("--sort", sorting.field); !known.ok()) return known;
+  }
+  std::vector<int> kept;
+  for (int i = 0; i < studies.size(); ++i) {
+    if (Fulfils(*conditions, [&](const std::string& name) { return FieldOf(studies[i], name); }))
+      kept.push_back(i);
+  }
+  if (!sorting.field.empty())
+    SortByField(
+        sorting, [&](int i) { return FieldOf(studies[i], sorting.field); }, kept);
+  if (selection.limit > 0 && kept.size() > static_cast<size_t>(selection.limit))
+    kept.resize(static_cast<size_t>(selection.limit));
+  google::protobuf::RepeatedPtrField<Study> selected;
+  for (const int i : kept) selected.Add(std::move(studies[i]));
+  studies.Swap(&selected);
   return absl::OkStatus();
 }
 

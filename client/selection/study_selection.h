@@ -1,4 +1,4 @@
-// Conditions on studies. Pure functions.
+// Conditions on studies, and their order. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,10 +10,16 @@
 
 namespace scalelab::client {
 
-// Keeps the studies that fulfil the conditions, in the syntax of RunSelection. A study has the fields number, name, owner,
-// state, and the numbers of its runs: queued, running, succeeded, failed, cancelled. INVALID_ARGUMENT if a condition
-// cannot be understood.
-absl::Status SelectStudies(const std::vector<std::string>& where,
+// As RunSelection. A study has the fields number, name, owner, state, and the numbers of its runs: queued, running,
+// succeeded, failed, cancelled.
+struct StudySelection {
+  std::vector<std::string> where;
+  std::string sort;  // empty: the given order
+  int limit = 0;     // 0: no limit
+};
+
+// Keeps the selected studies, in the wanted order. INVALID_ARGUMENT if `where` or `sort` cannot be understood.
+absl::Status SelectStudies(const StudySelection& selection,
                            google::protobuf::RepeatedPtrField<scalelab::v1::Study>& studies);
 
 }  // namespace scalelab::client

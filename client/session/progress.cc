@@ -18,6 +18,9 @@ using scalelab::v1::WatchStudyResponse;
 
 constexpr int kBarWidth = 30;
 
+// Columns of the lines of running attempts.
+constexpr int kKeyColumn = 12, kRunBar = 10, kNarrowRunBar = 4, kShortKey = 12, kLeastKey = 6;
+
 // A line of coloured text that is truncated to the width of the terminal.
 class Line {
  public:
@@ -54,6 +57,81 @@ std::string Bar(double share, int width, bool unicode) {
   }
   for (; used < width; ++used) bar += unicode ? "░" : ".";
   return bar;
+}
+
+// The parts of the line of a running attempt.
+struct RunLine {
+  std::string name, key, repeat, steps, loss, pace;
+  double share = -1;  // of the steps that are done; below 0: unknown
+};
+
+RunLine RunLineOf(const WatchStudyResponse::Progress& attempt, const RunPaces& paces) {
+  RunLine line;
+  line.name = absl::StrCat("  run ", LastPart(attempt.run()));
+  line.key = Printable(ShortKeyText(attempt.key()));
+  line.repeat = absl::StrCat("repeat ", attempt.repeat(),
+                             attempt.attempt() > 1 ? absl::StrCat(" try ", attempt.attempt()) : "");
+  if (attempt.total_steps() > 0) {
+    line.share = static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps());
+    line.steps = absl::StrCat(attempt.step(), "/", attempt.total_steps());
+  } else {
+    line.steps = absl::StrCat("step ", attempt.step());
+  }
+  if (attempt.has_train_loss()) line.loss = absl::StrCat("loss ", Short(attempt.train_loss()));
+  line.pace = paces.Text(attempt);
+  return line;
+}
+
+// How much of the lines is shown. It is the same for all lines, so that their columns are aligned.
+struct RunLayout {
+  int key = 0, bar = kRunBar;  // columns; a bar of 0 columns is left out
+  bool repeat = true, loss = true;
+};
+
+int WidthOf(const RunLine& line, const RunLayout& layout) {
+  int width = std::max(kKeyColumn, DisplayWidth(line.name) + 1) + layout.key + 2;
+  if (layout.repeat) width += DisplayWidth(line.repeat) + 2;
+  if (line.share >= 0 && layout.bar > 0) width += layout.bar + 1;
+  width += DisplayWidth(line.steps);
+  if (layout.loss && !line.loss.empty()) width += 2 + DisplayWidth(line.loss);
+  if (!line.pace.empty()) width += 2 + DisplayWidth(line.pace);
+  return width;
+}
+
+// Returns a layout whose lines fit into `room` columns if that is possible. Throughput and remaining time are
+// never left out: first the bar becomes narrower, then the keys, then less important parts disappear.
+RunLayout LayoutOf(const std::vector<RunLine>& lines, int room) {
+  RunLayout layout;
+  for (const RunLine& line : lines) layout.key = std::max(layout.key, DisplayWidth(line.key));
+  const int whole_key = layout.key;
+  const auto excess = [&] {
+    int widest = 0;
+    for (const RunLine& line : lines) widest = std::max(widest, WidthOf(line, layout));
+    return widest - room;
+  };
+  const auto shorten_key = [&](int least) {
+    if (const int over = excess(); over > 0)
+      layout.key = std::max(std::min(layout.key, least), layout.key - over);
+  };
+  if (const int over = excess(); over > 0) layout.bar = std::max(kNarrowRunBar, layout.bar - over);
+  shorten_key(kShortKey);
+  if (excess() > 0) layout.repeat = false;
+  if (excess() > 0) layout.bar = 0;
+  shorten_key(kLeastKey);
+  if (excess() > 0) layout.loss = false;
+  // The last part that disappeared may have left room.
+  if (const int over = excess(); over < 0) layout.key = std::min(whole_key, layout.key - over);
+  return layout;
+}
+
+// Truncates a key, but keeps its last value whole if there is room: "nati…ranks=4".
+std::string CutKey(const std::string& key, int width, absl::string_view ellipsis) {
+  const size_t space = key.rfind(' ');
+  if (DisplayWidth(key) <= width || space == std::string::npos) return Cut(key, width, ellipsis);
+  const std::string last = key.substr(space + 1);
+  const int front = width - DisplayWidth(last);
+  if (front < 3) return Cut(key, width, ellipsis);
+  return absl::StrCat(Cut(key.substr(0, space + 1), front, ellipsis), last);
 }
 
 Tone ToneOf(Study::State state) {
@@ -195,26 +273,19 @@ std::vector<std::string> ProgressDisplay(const WatchStudyResponse& look, absl::D
 
   const int room = std::max(1, terminal.height - 5);
   const int shown = std::min(room, look.running_size());
-  int key_width = 0;
-  for (int i = 0; i < shown; ++i)
-    key_width = std::max(key_width, DisplayWidth(ShortKeyText(look.running(i).key())));
-  for (int i = 0; i < shown; ++i) {
-    const auto& attempt = look.running(i);
+  std::vector<RunLine> runs;
+  for (int i = 0; i < shown; ++i) runs.push_back(RunLineOf(look.running(i), paces));
+  const RunLayout layout = LayoutOf(runs, terminal.width - 1);
+  for (const RunLine& run : runs) {
     Line line(terminal);
-    line.Add(absl::StrCat("  run ", LastPart(attempt.run()))).Pad(12);
-    line.Add(ShortKeyText(attempt.key())).Pad(12 + key_width + 2);
-    line.Add(absl::StrCat("repeat ", attempt.repeat(),
-                          attempt.attempt() > 1 ? absl::StrCat(" try ", attempt.attempt()) : ""));
-    line.Add("  ");
-    if (attempt.total_steps() > 0) {
-      const double share = static_cast<double>(attempt.step()) / static_cast<double>(attempt.total_steps());
-      line.Add(Bar(share, 10, terminal.unicode), Tone::kBusy);
-      line.Add(absl::StrCat(" ", attempt.step(), "/", attempt.total_steps()));
-    } else {
-      line.Add(absl::StrCat("step ", attempt.step()));
-    }
-    if (attempt.has_train_loss()) line.Add(absl::StrCat("  loss ", Short(attempt.train_loss())));
-    if (const std::string pace = paces.Text(attempt); !pace.empty()) line.Add("  ").Add(pace, Tone::kDim);
+    line.Add(run.name).Pad(kKeyColumn);
+    line.Add(CutKey(run.key, layout.key, terminal.unicode ? "…" : "~")).Pad(kKeyColumn + layout.key + 2);
+    if (layout.repeat) line.Add(run.repeat).Add("  ");
+    if (run.share >= 0 && layout.bar > 0)
+      line.Add(Bar(run.share, layout.bar, terminal.unicode), Tone::kBusy).Add(" ");
+    line.Add(run.steps);
+    if (layout.loss && !run.loss.empty()) line.Add("  ").Add(run.loss);
+    if (!run.pace.empty()) line.Add("  ").Add(run.pace, Tone::kDim);
     lines.push_back(line.Text());
   }
   if (look.running_size() > shown) {

@@ -1,6 +1,7 @@
 // `scalelab study init TEMPLATE`: writes a study file with comments as a starting point.
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/init/init.h"
@@ -43,12 +44,9 @@ absl::Status WriteNew(const std::string& path, absl::string_view text, Session& 
 absl::StatusOr<ExitCode> ExecuteStudyInit(const InitOptions& options, Session& session) {
   if (options.name.empty()) return ListTemplates(session);
   const auto& templates = StudyTemplates();
+  // The parser has checked the name.
   const auto found = std::find_if(templates.begin(), templates.end(),
                                   [&](const StudyTemplate& known) { return known.name == options.name; });
-  if (found == templates.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no template ", options.name, "; `scalelab study init` lists the templates"));
-  }
   if (options.file == "-") {
     session.io().out << found->text;
     if (const absl::Status status = Flush(session.io().out); !status.ok()) return status;
@@ -74,7 +72,10 @@ void AddStudyInit(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<InitOptions>();
   CLI::App* command =
       study.add_subcommand("init", "Write a commented study file to begin with, or list the templates");
-  command->add_option("TEMPLATE", options->name, "One of the templates; without it they are listed");
+  std::vector<std::string> names;
+  for (const StudyTemplate& known : StudyTemplates()) names.emplace_back(known.name);
+  command->add_option("TEMPLATE", options->name, "One of the templates; without it they are listed")
+      ->check(CLI::IsMember(std::move(names)));
   command->add_option("--file", options->file, "File to write (TEMPLATE.yaml); - is standard output");
   command->callback(
       [options, &chosen] { chosen = [options](Session& s) { return ExecuteStudyInit(*options, s); }; });

@@ -11,6 +11,7 @@
 #include "client/output/text.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
+#include "client/selection/curve_selection.h"
 #include "client/session/selectors.h"
 #include "scalelab/v1/analysis.grpc.pb.h"
 
@@ -33,7 +34,7 @@ std::string PlaceText(const ComparedGroup& group) {
   return absl::StrCat(key, key.empty() ? "" : ", ", group.ranks(), group.ranks() == 1 ? " rank" : " ranks");
 }
 
-Section DifferenceFacts(const CompareCellsResponse& comparison) {
+Section DifferenceFacts(const CompareCellsResponse& comparison, const std::vector<std::string>& curve_notes) {
   std::vector<std::pair<std::string, Cell>> facts = {
       {"difference",
        "throughput of the first relative to the second, with a 95% interval (Welch; Games and Howell)"}};
@@ -52,10 +53,12 @@ Section DifferenceFacts(const CompareCellsResponse& comparison) {
     facts.emplace_back("note", everywhere ? note : absl::StrCat(absl::StrJoin(where, "; "), ": ", note));
   }
   for (const std::string& note : comparison.notes()) facts.emplace_back("note", note);
+  for (const std::string& note : curve_notes) facts.emplace_back("note", note);
   return Facts(std::move(facts));
 }
 
-absl::StatusOr<GetCurveResponse> ReadJoined(const CompareCellsResponse& comparison, Connection& server) {
+absl::StatusOr<std::vector<GetCurveResponse>> ReadCurves(const CompareCellsResponse& comparison,
+                                                         Connection& server) {
   std::vector<GetCurveResponse> curves;
   for (const std::string& study : comparison.studies()) {
     GetCurveRequest request;
@@ -64,7 +67,7 @@ absl::StatusOr<GetCurveResponse> ReadJoined(const CompareCellsResponse& comparis
     if (!curve.ok()) return curve.status();
     curves.push_back(*std::move(curve));
   }
-  return JoinCurves(curves);
+  return curves;
 }
 
 }  // namespace
@@ -87,6 +90,15 @@ absl::StatusOr<CompareCellsResponse> ReadComparison(const std::string& axis,
   auto server = session.Server();
   if (!server.ok()) return server.status();
   return (*server)->Call((*server)->analysis(), &AnalysisService::Stub::CompareCells, request);
+}
+
+absl::StatusOr<std::vector<std::string>> ReadCurveNotes(const CompareCellsResponse& comparison,
+                                                        Session& session) {
+  auto server = session.Server();
+  if (!server.ok()) return server.status();
+  const auto curves = ReadCurves(comparison, **server);
+  if (!curves.ok()) return curves.status();
+  return curves->size() == 1 ? CurveNotes(curves->front()) : CurveNotes(JoinCurves(*curves));
 }
 
 GetCurveResponse JoinCurves(const std::vector<GetCurveResponse>& curves) {
@@ -157,32 +169,38 @@ Section StudyDifferences(const CompareCellsResponse& comparison) {
 }
 
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session) {
-  const auto comparison = ReadComparison("study", options.studies, options.equivalent, session);
+  auto comparison = ReadComparison("study", options.studies, options.equivalent, session);
   if (!comparison.ok()) return comparison.status();
+  if (const absl::Status status = SelectGroups(options.where, *comparison); !status.ok()) return status;
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto joined = ReadJoined(*comparison, **server);
-  if (!joined.ok()) return joined.status();
+  const auto curves = ReadCurves(*comparison, **server);
+  if (!curves.ok()) return curves.status();
+  GetCurveResponse joined = JoinCurves(*curves);
+  if (const absl::Status status = SelectPoints(options.where, joined); !status.ok()) return status;
+  const std::vector<std::string> notes = CurveNotes(joined);
   const auto picture = [&] {
-    if (!options.panels.empty()) return SvgPlot(*joined, options.panels, options.figure.style);
+    if (!options.panels.empty()) return SvgPlot(joined, options.panels, options.figure.style);
     std::vector<Quantity> panels = {Quantity::kThroughput};
-    if (MainQuantity(*joined) == Quantity::kSpeedup) panels.push_back(Quantity::kSpeedup);
-    return SvgPlot(*joined, panels, options.figure.style);
+    if (MainQuantity(joined) == Quantity::kSpeedup) panels.push_back(Quantity::kSpeedup);
+    return SvgPlot(joined, panels, options.figure.style);
   };
   const auto table = [&] { return StudyDifferences(*comparison); };
   if (options.figure.wanted()) {
     std::string comment = absl::StrCat("scalelab study compare ", absl::StrJoin(options.studies, " "),
                                        ": 95% intervals of Welch");
     for (const std::string& note : comparison->notes()) absl::StrAppend(&comment, "\nnote: ", note);
+    for (const std::string& note : notes) absl::StrAppend(&comment, "\nnote: ", note);
     const FigureContent content = {picture, table, table, comment};
     if (const absl::Status s = WriteFigure(content, options.figure, session); !s.ok()) return s;
     return ExitCode::kOk;
   }
-  if (const absl::Status s = session.Print({*comparison, {table(), DifferenceFacts(*comparison)}}); !s.ok())
+  if (const absl::Status s = session.Print({*comparison, {table(), DifferenceFacts(*comparison, notes)}});
+      !s.ok())
     return s;
   const Terminal& terminal = session.io().out_terminal;
   if (session.tables() && !options.no_plot && (terminal.tty || options.plot)) {
-    const std::string plot = TerminalPlot(*joined, terminal);
+    const std::string plot = TerminalPlot(joined, terminal);
     if (!plot.empty()) session.io().out << '\n' << plot;
     if (const absl::Status s = Flush(session.io().out); !s.ok()) return s;
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "client/figures/figure.h"
 #include "client/output/printer.h"
 #include "client/plots/curve_view.h"
@@ -20,7 +21,11 @@ struct ComparisonOptions {
   FigureTarget figure;               // figure to write instead of printing the table
   std::string svg;                   // SVG file to write in addition; empty: none
   bool plot = false, no_plot = false;
+  std::vector<std::string> where;  // conditions on the compared cells
 };
+
+// What a table of a comparison shows, for CheckPanels.
+inline constexpr absl::string_view kTableOfComparison = "a table of a comparison has only throughputs";
 
 // Compares the values of an axis of the studies. `studies` are selectors, and `equivalent` is as
 // in ComparisonOptions. Returns INVALID_ARGUMENT if a selector or `equivalent` is malformed, or
@@ -29,6 +34,10 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> ReadComparison(const std::str
                                                                   const std::vector<std::string>& studies,
                                                                   const std::string& equivalent,
                                                                   Session& session);
+
+// Returns the notes on the curves of the compared studies, as CurveNotes does, or the server's error.
+absl::StatusOr<std::vector<std::string>> ReadCurveNotes(const scalelab::v1::CompareCellsResponse& comparison,
+                                                        Session& session);
 
 // Prints the differences between the studies with a plot of their curves, or writes the figure.
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session);

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/commands/analysis_tables.h"
 #include "client/commands/curve_table.h"
 #include "client/commands/reports/comparison.h"
@@ -32,6 +33,8 @@ struct CurveOptions {
   std::string equivalent;
   bool factors = false;
   std::vector<std::string> where;  // conditions on points
+  std::string sort;                // of the rows, as in RowOrder
+  int limit = 0;                   // of the rows; 0: none
   FigureTarget figure;
   std::vector<std::string> panels;
   std::string svg;
@@ -50,26 +53,66 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   studies.insert(studies.end(), options.with.begin(), options.with.end());
   const auto comparison = ReadComparison(options.compare, studies, options.equivalent, session);
   if (!comparison.ok()) return comparison.status();
+  std::vector<std::string> notes;
+  if (session.tables()) {
+    auto read = ReadCurveNotes(*comparison, session);
+    if (!read.ok()) return read.status();
+    notes = *std::move(read);
+  }
   if (const absl::Status s =
-          session.Print({*comparison, {ComparisonTable(*comparison), ComparisonFacts(*comparison)}});
+          session.Print({*comparison, {ComparisonTable(*comparison), ComparisonFacts(*comparison, notes)}});
       !s.ok())
     return s;
   return ExitCode::kOk;
 }
 
-// Writes the figure, instead of showing the curve. With `factors`, tables have the factors of the efficiency
+// Returns the table with the rows of these indices, in this order.
+Section WithRows(Section table, std::vector<int> order) {
+  table.rows = [rows = std::move(table.rows), order = std::move(order)](const RowSink& sink) {
+    std::vector<std::vector<Cell>> all;
+    rows([&all](const std::vector<Cell>& row) { all.push_back(row); });
+    for (const int row : order) sink(all[static_cast<size_t>(row)]);
+  };
+  return table;
+}
+
+// Returns INVALID_ARGUMENT if the command prints or writes no table that --sort and --limit could change.
+absl::Status CheckRows(const CurveOptions& options, const Session& session) {
+  if (options.sort.empty() && options.limit == 0) return absl::OkStatus();
+  if (options.studies.size() > 1)
+    return absl::InvalidArgumentError("--sort and --limit choose rows of one study; name one only");
+  bool table = session.options().output != OutputFormat::kJson;
+  if (options.figure.wanted()) {
+    const auto format = FigureFormatOf(options.figure);
+    if (!format.ok()) return format.status();
+    table = *format == FigureFormat::kLatex || *format == FigureFormat::kCsv;
+  }
+  if (table) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--sort and --limit choose rows of a table: leave them out for pictures and with -o json; --where "
+      "selects points there, too");
+}
+
+// Writes the figure, instead of showing the curve. With --factors, tables have the factors of the efficiency
 // in place of the panels' quantities.
-absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const std::vector<Quantity>& panels,
-                                    bool factors, const FigureTarget& target, Session& session) {
+absl::StatusOr<ExitCode> WriteCurve(const GetCurveResponse& curve, const CurveOptions& options,
+                                    const std::vector<Quantity>& panels, const std::vector<int>& rows,
+                                    Session& session) {
   std::string comment = absl::StrCat("scalelab curve ", curve.study(), " (", curve.display_name(),
                                      "): means with 95% intervals over repeats");
   for (const std::string& note : CurveNotes(curve)) absl::StrAppend(&comment, "\nnote: ", note);
-  const PictureStyle& style = target.style;
-  const FigureContent content = {
-      [&] { return SvgPlot(curve, panels, style); },
-      [&] { return factors ? FactorTable(curve, style.repeats) : FigureTable(curve, panels, style.repeats); },
-      [&] { return factors ? FactorTable(curve) : CurveTable(curve); }, comment};
-  if (const absl::Status status = WriteFigure(content, target, session); !status.ok()) return status;
+  const PictureStyle& style = options.figure.style;
+  const auto table = [&] {
+    if (options.factors) return FactorTable(curve, style.repeats);
+    return WithRows(FigureTable(curve, panels, style.repeats), rows);
+  };
+  const auto csv_table = [&] {
+    if (options.factors) return FactorTable(curve);
+    Section all = WithRows(CurveTable(curve), rows);
+    return options.panels.empty() ? all : WithStatisticsOf(panels, std::move(all));
+  };
+  const FigureContent content = {[&] { return SvgPlot(curve, panels, style); }, table, csv_table, comment};
+  if (const absl::Status status = WriteFigure(content, options.figure, session); !status.ok()) return status;
   return ExitCode::kOk;
 }
 
@@ -77,16 +120,20 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   if (!options.compare.empty()) return Compare(options, session);
   auto panels = QuantitiesOf(options.panels);
   if (!panels.ok()) return panels.status();
-  if (!panels->empty() && !options.figure.wanted() && options.svg.empty())
-    return absl::InvalidArgumentError(
-        "--panels chooses what a figure shows; add --file, for example --file curve.pdf");
+  const bool several = options.studies.size() > 1;
+  const absl::string_view fixed_table = several           ? kTableOfComparison
+                                        : options.factors ? "a table of --factors has the factors"
+                                                          : "";
+  if (const absl::Status status = CheckPanels(*panels, options.figure, options.svg, fixed_table);
+      !status.ok())
+    return status;
   if (const absl::Status status = CheckStyle(options.figure, options.svg); !status.ok()) return status;
-  if (options.studies.size() > 1) {
-    if (!options.where.empty())
-      return absl::InvalidArgumentError("--where selects points of one study; name one only");
+  if (const absl::Status status = CheckRows(options, session); !status.ok()) return status;
+  if (several) {
     if (options.factors) return absl::InvalidArgumentError("--factors explains one study; name one only");
-    return CompareWholeStudies(
-        {options.studies, "", *panels, options.figure, options.svg, options.plot, options.no_plot}, session);
+    return CompareWholeStudies({options.studies, "", *panels, options.figure, options.svg, options.plot,
+                                options.no_plot, options.where},
+                               session);
   }
   const auto name = StudyName(options.studies.front());
   if (!name.ok()) return name.status();
@@ -98,12 +145,14 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
   if (const absl::Status status = SelectPoints(options.where, *curve); !status.ok()) return status;
+  const auto rows = RowOrder(options.sort, options.limit, *curve);
+  if (!rows.ok()) return rows.status();
 
   if (panels->empty()) *panels = UsualPanels(*curve);
-  if (options.figure.wanted()) return WriteCurve(*curve, *panels, options.factors, options.figure, session);
-  Section table = options.factors ? FactorTable(*curve) : CurveTable(*curve);
+  if (options.figure.wanted()) return WriteCurve(*curve, options, *panels, *rows, session);
+  Section table = options.factors ? FactorTable(*curve) : WithRows(CurveTable(*curve), *rows);
   table.most_rows = kMostRows;
-  table.more_rows = "--where selects rows, ";
+  table.more_rows = options.factors ? "--where selects rows, " : "--where, --sort and --limit select rows, ";
   if (!options.where.empty()) table.empty = "no such points";
   Section facts = options.factors ? Facts(FactorFacts(*curve)) : CurveFacts(*curve);
   if (const absl::Status status = session.Print({*curve, {std::move(table), std::move(facts)}}); !status.ok())
@@ -147,6 +196,13 @@ void AddCurve(CLI::App& app, Action& chosen) {
                    "may be repeated")
       ->allow_extra_args(false)
       ->excludes(compare);
+  auto* sort = command->add_option(
+      "--sort", options->sort,
+      absl::StrCat("Sort the rows of the table by an axis, ranks, ", absl::StrJoin(kQuantityNames, ", "),
+                   "; -throughput: the largest first"));
+  sort->excludes(compare)->excludes(factors);
+  auto* limit = command->add_option("--limit", options->limit, "At most this number of rows in the table");
+  limit->check(CLI::PositiveNumber)->excludes(compare)->excludes(factors);
   command
       ->add_option("--with", options->with, "Other studies on the same hardware and software to compare with")
       ->needs(compare);

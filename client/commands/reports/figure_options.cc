@@ -34,13 +34,30 @@ CLI::Validator IsSvgFile() {
 
 void AddPanels(CLI::App& command, std::vector<std::string>& panels, PictureStyle& style) {
   command
-      .add_option(
-          "--panels", panels,
-          absl::StrCat("What the picture or LaTeX table shows: ", absl::StrJoin(kQuantityNames, ", ")))
-      ->delimiter(',');
+      .add_option("--panels", panels,
+                  absl::StrCat("What the picture or the table in a file shows: ",
+                               absl::StrJoin(kQuantityNames, ", ")))
+      ->delimiter(',')
+      // For completion and --help. QuantitiesOf refuses other names, and its message lists the known ones.
+      ->check(CLI::Validator(absl::StrCat("{", absl::StrJoin(kQuantityNames, ","), "}")));
   command.add_flag_callback(
       "--no-n", [&style] { style.repeats = false; },
       "Leave the numbers of repeats out of the picture or LaTeX table");
+}
+
+absl::Status CheckPanels(const std::vector<Quantity>& panels, const FigureTarget& target,
+                         const std::string& svg, absl::string_view fixed_table) {
+  if (panels.empty() || (!target.wanted() && !svg.empty())) return absl::OkStatus();
+  if (!target.wanted()) {
+    return absl::InvalidArgumentError(
+        "--panels chooses what a figure shows; add --file, for example --file curve.pdf");
+  }
+  const auto format = FigureFormatOf(target);
+  if (!format.ok()) return format.status();
+  const bool table = *format == FigureFormat::kLatex || *format == FigureFormat::kCsv;
+  if (!table || fixed_table.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--panels is for pictures here (.svg, .pdf and .png), because ", fixed_table, "; leave it out"));
 }
 
 absl::Status CheckStyle(const FigureTarget& target, const std::string& svg) {

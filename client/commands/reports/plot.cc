@@ -7,6 +7,7 @@
 #include "client/output/file.h"
 #include "client/output/text.h"
 #include "client/report/learning_curves.h"
+#include "client/selection/run_selection.h"
 #include "client/session/selectors.h"
 
 namespace scalelab::client {
@@ -17,6 +18,7 @@ struct PlotOptions {
   LearningCurves curves;
   FigureTarget figure;
   std::string svg;
+  RunSelection runs;  // its `where` only
 };
 
 // Returns the table below the picture, with a row for each line.
@@ -60,8 +62,9 @@ absl::StatusOr<LinePlot> ReadPlot(const PlotOptions& options, Session& session) 
   const auto study =
       (*server)->Call((*server)->studies(), &scalelab::v1::StudyService::Stub::GetStudy, request);
   if (!study.ok()) return study.status();
-  const auto runs = ListAllRuns(**server, study->study().name());
+  auto runs = ListAllRuns(**server, study->study().name());
   if (!runs.ok()) return runs.status();
+  if (const absl::Status status = SelectRuns(options.runs, *runs); !status.ok()) return status;
   LearningCurves curves = options.curves;
   curves.timeout = session.options().timeout.value_or(curves.timeout);
   return ReadLearningCurves(**server, study->study().display_name(), *runs, curves);
@@ -75,7 +78,8 @@ absl::StatusOr<ExitCode> DrawPlot(const PlotOptions& options, Session& session) 
   const auto plot = ReadPlot(options, session);
   if (!plot.ok()) return plot.status();
   if (!HasPoints(*plot)) {
-    return absl::NotFoundError(absl::StrCat("no run has points of ", options.curves.key,
+    return absl::NotFoundError(absl::StrCat(options.runs.where.empty() ? "no run" : "no selected run",
+                                            " has points of ", options.curves.key,
                                             "; `scalelab run metrics RUN` lists the metrics of a run"));
   }
   if (options.figure.wanted()) {
@@ -124,6 +128,11 @@ void AddPlot(CLI::App& app, Action& chosen) {
       ->add_option("--by", options->curves.by,
                    "Axes that have a colour for each value; by default those that differ")
       ->delimiter(',');
+  command
+      ->add_option("--where", options->runs.where,
+                   "Only runs that fulfil conditions, for example 'engine=native/* and "
+                   "params.dropout>=0.1'; may be repeated")
+      ->allow_extra_args(false);
   AddFigureOptions(*command, options->figure);
   command->add_option("--svg", options->svg, "Write the picture to this SVG file")->check(IsSvgFile());
   command->callback([options, &chosen] { chosen = [options](Session& s) { return DrawPlot(*options, s); }; });

@@ -15,15 +15,24 @@ void AddStudyCompare(CLI::App& study, Action& chosen) {
       ->expected(2, -1);
   command->add_option("--equivalent", options->equivalent,
                       "Relative difference that does not matter, for example 2%");
+  command
+      ->add_option("--where", options->where,
+                   "Only cells that fulfil conditions on axes, for example 'engine=native/* and ranks>=4'; "
+                   "may be repeated")
+      ->allow_extra_args(false);
   AddFigureOptions(*command, options->figure);
   AddPanels(*command, *panels, options->figure.style);
   auto* plot = command->add_flag("--plot", options->plot, "Plot even if standard output is not a terminal");
   command->add_flag("--no-plot", options->no_plot, "Do not plot on a terminal")->excludes(plot);
   command->callback([options, panels, &chosen] {
     chosen = [options, panels](Session& session) -> absl::StatusOr<ExitCode> {
-      if (const absl::Status status = CheckStyle(options->figure, options->svg); !status.ok()) return status;
       const auto quantities = QuantitiesOf(*panels);
       if (!quantities.ok()) return quantities.status();
+      if (const absl::Status status =
+              CheckPanels(*quantities, options->figure, options->svg, kTableOfComparison);
+          !status.ok())
+        return status;
+      if (const absl::Status status = CheckStyle(options->figure, options->svg); !status.ok()) return status;
       options->panels = *quantities;
       return CompareWholeStudies(*options, session);
     };

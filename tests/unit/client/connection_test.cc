@@ -209,7 +209,7 @@ TEST_F(CommandLine, CompletionKnowsEveryCommandAndOption) {
                             "[ \"${COMPREPLY[*]}\" = submit ]'";
   EXPECT_EQ(std::system(check.c_str()), 0);
   EXPECT_THAT(RunAsIs({"completion", "fish"}).out, HasSubstr("-a submit"));
-  EXPECT_THAT(RunAsIs({"completion", "zsh"}).out, StartsWith("autoload"));
+  EXPECT_THAT(RunAsIs({"completion", "zsh"}).out, StartsWith("#compdef scalelab\n"));
   EXPECT_THAT(RunAsIs({"completion", "tcsh"}), Exits(ExitCode::kUsage));
 }
 

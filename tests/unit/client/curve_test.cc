@@ -18,6 +18,7 @@ namespace {
 using scalelab::v1::GetCurveResponse;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -94,6 +95,35 @@ TEST(CurveView, OfNotesThatDifferInNumbersOnlyThreeAreShown) {
               ElementsAre(HasSubstr(": repeat 1 is slower"), HasSubstr(": repeat 2 is slower"),
                           HasSubstr(": repeat 3 is slower; and 2 more notes of this kind, see -o json"),
                           HasSubstr(": no base case")));
+}
+
+TEST(CurveView, NotesThatBeginWithANumberAreOfDifferentKinds) {
+  GetCurveResponse curve = SampleCurve();
+  curve.mutable_series(1)->clear_notes();
+  auto* point = curve.mutable_series(1)->mutable_points(3);
+  for (const char* note : {"2 runs were disturbed", "1 run reported a throughput", "3 runs were made later"})
+    point->add_notes(note);
+  EXPECT_THAT(CurveNotes(curve),
+              ElementsAre(HasSubstr(": 1 run succeeded only after"), EndsWith(": 2 runs were disturbed"),
+                          EndsWith(": 1 run reported a throughput"), EndsWith(": 3 runs were made later")));
+}
+
+TEST(CurveView, PicturesCountTheValuesAndTheRepeatsThatTheStudyAsksFor) {
+  const std::string picture = SvgPlot(SampleCurveWithFactors());
+  EXPECT_THAT(
+      picture,
+      AllOf(HasSubstr("native/horovod fp32, 8 ranks: 4.400, n=1/5<"),
+            HasSubstr("native/ddp amp-bf16, 8 ranks: out of memory, n=0/5<"),
+            HasSubstr("native/ddp fp32, 4 ranks: load imbalance 4.0% of 75.00 ms, n=5/5<"),
+            HasSubstr(">values used / repeats asked for: 5/5; 0/5 at native/ddp amp-bf16, 8 ranks; 1/5 "
+                      "at native/horovod fp32, 8 ranks<")));
+  GetCurveResponse curve = SampleCurve();
+  for (auto& series : *curve.mutable_series()) {
+    for (auto& point : *series.mutable_points()) point.set_n(point.ranks() < 4 ? 5 : 3);
+  }
+  curve.mutable_series(0)->mutable_points(2)->set_state(scalelab::v1::CurvePoint::PENDING);
+  EXPECT_EQ(RepeatsNote(curve), "values used / repeats asked for: 5/5; 3/5 at 5 places");
+  EXPECT_EQ(RepeatsNote(GetCurveResponse()), "");
 }
 
 TEST(CurveView, WithoutABaseCaseThroughputIsShown) {
@@ -230,10 +260,13 @@ TEST_F(CurveCommand, NotesAreInTheTableThePictureAndTheCsv) {
   series->mutable_points(1)->add_notes("outlier: repeat 3 is 30% slower");
   series->mutable_points(2)->add_notes("outlier: repeat 3 is 30% slower");
   series->mutable_fits(0)->mutable_lack_of_fit()->set_rejected(true);
-  EXPECT_THAT(Run({"curve", "7"}).out,
-              AllOf(HasSubstr("native/ddp fp32, 2, 4 ranks: outlier: repeat 3 is 30% slower"),
-                    HasSubstr("does not describe these points"), HasSubstr("1/5"),
-                    HasSubstr("native/ddp fp32: differences below 3.2% could not be seen")));
+  EXPECT_THAT(
+      Run({"curve", "7"}).out,
+      AllOf(HasSubstr("native/ddp fp32, 2, 4 ranks: outlier: repeat 3 is 30% slower"),
+            HasSubstr("does not describe these points"), HasSubstr("1/5"), HasSubstr("1.94 [1.86, 2.02]*"),
+            HasSubstr("0.97 [0.93, 1.01]*"), Not(HasSubstr("1.00*")), Not(HasSubstr("1.85 [1.78, 1.93]*")),
+            HasSubstr("\n*:            measured with order: listed"),
+            HasSubstr("native/ddp fp32: differences below 3.2% could not be seen")));
   EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
               AllOf(HasSubstr(",listed_order,noise_floor,notes"), HasSubstr("true,0.032,outlier: repeat 3")));
   EXPECT_THAT(SvgPlot(server_.curve), AllOf(HasSubstr("note: native/ddp fp32, 2, 4 ranks: outlier"),
@@ -242,6 +275,55 @@ TEST_F(CurveCommand, NotesAreInTheTableThePictureAndTheCsv) {
   EXPECT_EQ(
       nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out)["series"][0]["points"][1]["notes"][0],
       "outlier: repeat 3 is 30% slower");
+}
+
+TEST_F(CurveCommand, EveryHonestyNoteIsInEveryOutput) {
+  server_.curve = SampleCurveWithFactors();
+  for (auto& series : *server_.curve.mutable_series()) {
+    series.clear_notes();
+    for (auto& point : *series.mutable_points()) point.clear_notes();
+  }
+  const std::vector<std::string> notes = {
+      "1 run without a usable throughput: run/throughput of rank 0 is not a number",
+      "1 run succeeded only after a failed attempt",
+      "outlier: repeat 3 is 30% slower than the other repeats suggest; it is used",
+      "efficiency above 1: the smaller world size may lack memory or cache, or the base case is disturbed",
+      "shares only 2 of its 4 repeats with the base case",
+      "repeats ran on different nodes",
+      "1 run reported a throughput that its steps do not have: repeat 2 reported 900 samples/s, "
+      "but its median step of 0.5 s makes 512 samples/s"};
+  const std::string listed =
+      "the runs were made in the order of the study file, so speedups include every change of the machine "
+      "over time; use order: randomized";
+  auto* series = server_.curve.mutable_series(0);
+  series->add_notes(listed);
+  for (const std::string& note : notes) series->mutable_points(2)->add_notes(note);
+  server_.comparison.add_studies("studies/7");
+  server_.advice.set_study("studies/7");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"curve", "7"},
+                                             {"curve", "7", "--factors"},
+                                             {"curve", "7", "--compare", "engine"},
+                                             {"curve", "7", "8"},
+                                             {"advise", "7"}}) {
+    const Outcome outcome = Run(command);
+    EXPECT_THAT(outcome, Exits(ExitCode::kOk));
+    EXPECT_THAT(outcome.out, HasSubstr("native/ddp fp32: " + listed + "\n"));
+    for (const std::string& note : notes)
+      EXPECT_THAT(outcome.out, HasSubstr("native/ddp fp32, 4 ranks: " + note + "\n"));
+  }
+  EXPECT_EQ(server_.curve_asked.study(), "studies/7");
+  const std::string csv = Run({"curve", "7", "-o", "csv"}).out, picture = SvgPlot(server_.curve);
+  EXPECT_THAT(csv, HasSubstr(listed));
+  for (const std::string& note : notes) {
+    EXPECT_THAT(csv, HasSubstr(note));
+    // A picture wraps notes.
+    EXPECT_THAT(picture, HasSubstr("note: native/ddp fp32, 4 ranks: " + note.substr(0, 30)));
+  }
+  EXPECT_THAT(picture, HasSubstr("note: native/ddp fp32: " + listed.substr(0, 30)));
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out)["series"][0];
+  EXPECT_EQ(json["notes"].get<std::vector<std::string>>(), std::vector<std::string>{listed});
+  EXPECT_EQ(json["points"][2]["notes"].get<std::vector<std::string>>(), notes);
 }
 
 TEST_F(CurveCommand, ComparesEngines) {
@@ -326,7 +408,39 @@ TEST_F(CurveCommand, ConditionsSelectPoints) {
   EXPECT_EQ(Run({"curve", "7", "--where", "ranks>100", "--no-plot"}).out.substr(0, 15), "no such points\n");
   EXPECT_THAT(Run({"curve", "7", "--where", "colour=red"}).err,
               HasSubstr("'colour' is no axis of this curve; known: engine, precision, ranks"));
-  EXPECT_THAT(Run({"curve", "7", "8", "--where", "ranks=1"}).err, HasSubstr("name one only"));
+}
+
+TEST_F(CurveCommand, RowsAreSortedAndLimited) {
+  const auto rows = [this](std::vector<std::string> more) {
+    more.insert(more.begin(), {"curve", "7", "--no-plot"});
+    const std::string out = Run(more).out;
+    std::string all;
+    for (size_t at = out.find('\n') + 1; at < out.size(); at = out.find('\n', at) + 1) {
+      size_t end = at;
+      for (int column = 0; column < 3; ++column) end = out.find(',', end) + 1;
+      all += out.substr(at, end - at - 1) + "; ";
+    }
+    return all;
+  };
+  EXPECT_EQ(rows({"--sort", "-throughput", "--limit", "3", "-o", "csv"}),
+            "native/ddp,fp32,8; native/horovod,fp32,8; native/ddp,amp-bf16,4; ");
+  EXPECT_EQ(rows({"--sort", "precision", "--limit", "1", "-o", "csv"}), "native/ddp,amp-bf16,1; ");
+  EXPECT_EQ(rows({"--sort", "-ranks", "--where", "engine=*/horovod", "--format", "csv"}),
+            "native/horovod,fp32,8; native/horovod,fp32,4; native/horovod,fp32,2; native/horovod,fp32,1; ");
+  EXPECT_EQ(rows({"--limit", "1", "-o", "csv"}), "native/ddp,fp32,1; ");
+  // A point without a result comes last.
+  EXPECT_THAT(rows({"--sort", "-throughput", "-o", "csv"}), EndsWith("; native/ddp,amp-bf16,8; "));
+  EXPECT_THAT(Run({"curve", "7", "--limit", "1", "--no-plot"}).out, Not(HasSubstr("native/horovod  fp32  ")));
+  EXPECT_THAT(
+      Run({"curve", "7", "--sort", "colour"}).err,
+      HasSubstr("--sort: 'colour' is no axis of this curve; known: engine, precision, ranks, throughput"));
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"curve", "7", "--limit", "1", "-o", "json"},
+                                             {"curve", "7", "--sort", "ranks", "--format", "svg"},
+                                             {"curve", "7", "8", "--limit", "1"},
+                                             {"curve", "7", "--factors", "--limit", "1"},
+                                             {"curve", "7", "--compare", "engine", "--sort", "ranks"}})
+    EXPECT_THAT(Run(wrong), Exits(ExitCode::kUsage));
 }
 
 TEST_F(CurveCommand, ATerminalShowsTheFirstRowsOfALargeCurve) {
@@ -335,8 +449,9 @@ TEST_F(CurveCommand, ATerminalShowsTheFirstRowsOfALargeCurve) {
   const int rows = 60 + 4 + 4;
   const Terminal terminal{true, false, true, 120, 24};
   const std::string out = Run({"curve", "7", "--no-plot"}, terminal).out;
-  EXPECT_THAT(out, HasSubstr(absl::StrCat("\nand ", rows - 50,
-                                          " more rows: --where selects rows, -o wide shows all\n")));
+  EXPECT_THAT(out, HasSubstr(absl::StrCat(
+                       "\nand ", rows - 50,
+                       " more rows: --where, --sort and --limit select rows, -o wide shows all\n")));
   EXPECT_THAT(out, Not(HasSubstr("native/horovod  fp32")));
   for (const std::string& all : {Run({"curve", "7"}).out, Run({"curve", "7", "-o", "wide"}, terminal).out})
     EXPECT_THAT(all, AllOf(Not(HasSubstr("more rows")), HasSubstr("native/horovod  fp32  ")));
@@ -348,9 +463,11 @@ TEST_F(CurveCommand, FactorsShowWhyItStops) {
   EXPECT_THAT(table, Exits(ExitCode::kOk));
   EXPECT_TRUE(server_.curve_asked.factors());
   ExpectGolden("curve_factors.txt", table.out);
-  EXPECT_THAT(
-      Run({"curve", "7", "--factors", "-o", "csv"}).out,
-      AllOf(HasSubstr(",load_balance_mean,load_balance_low,"), HasSubstr(",slowest_node_excess_high")));
+  EXPECT_THAT(Run({"curve", "7", "--factors", "-o", "csv"}).out,
+              AllOf(HasSubstr(",ranks,n,asked,step_seconds,load_balance_mean,load_balance_low,"),
+                    HasSubstr(",slowest_node_excess_high")));
+  EXPECT_THAT(Run({"curve", "7", "--factors", "--format", "latex"}).out, HasSubstr(" & 5/5 & "));
+  EXPECT_THAT(Run({"curve", "7", "--factors", "--format", "latex", "--no-n"}).out, Not(HasSubstr("5/5")));
   const auto json = nlohmann::json::parse(Run({"curve", "7", "--factors", "-o", "json"}).out);
   EXPECT_DOUBLE_EQ(json["series"][0]["points"][2]["factors"]["load_balance"]["mean"], 0.96);
   EXPECT_EQ(json["series"][0]["points"][2]["factors"]["slowest_rank"]["node"], "n7");

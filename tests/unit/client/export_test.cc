@@ -195,6 +195,26 @@ TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
               UnorderedElementsAre("runs.csv", "metrics.csv", "curve.csv", "study.yaml"));
 }
 
+TEST_F(Export, WritesTheSelectedRunsAndTheWholeCurve) {
+  StartWithRuns();
+  auto& series = *server_.curve.add_series();
+  for (const int ranks : {1, 2}) series.add_points()->set_ranks(ranks);
+  const Outcome outcome = Run(
+      {"study", "export", "7", "--where", "state=queued and ranks>1", "--format", "sqlite", "-o", Path("s")});
+  ASSERT_THAT(outcome, Exits(ExitCode::kOk));
+  EXPECT_THAT(outcome.err, HasSubstr("studies/7: 1 runs are in "));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT run FROM runs"), ElementsAre("studies/7/runs/12"));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT run FROM metrics"), ::testing::IsEmpty());
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT ranks FROM curve"), ElementsAre("1", "2"));
+  EXPECT_THAT(Run({"study", "export", "7", "--where", "colour=red", "-o", Path("t")}).err,
+              HasSubstr("'colour' is no field of these runs"));
+  const Outcome python =
+      Run({"study", "export", "7", "--where", "ranks>1", "--format", "parquet", "-o", Path("t")});
+  EXPECT_THAT(python, Exits(ExitCode::kUsage));
+  EXPECT_THAT(python.err, HasSubstr("use --format csv, json or sqlite"));
+  EXPECT_FALSE(std::filesystem::exists(Path("t")));
+}
+
 TEST_F(Export, TheBatchHasOneColumnIfItIsAnAxis) {
   StartWithRuns();
   auto& series = *server_.curve.add_series();

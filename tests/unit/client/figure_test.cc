@@ -84,15 +84,40 @@ TEST_F(FigureTest, PanelsAreDrawnInTheOrderOfTheOption) {
   EXPECT_THAT(Run({"curve", "7", "--panels", "speedup"}).err, HasSubstr("--file curve.pdf"));
 }
 
+TEST_F(FigureTest, PanelsChooseTheStatisticsOfCsv) {
+  EXPECT_THAT(Run({"curve", "7", "--panels", "speedup,memory", "--format", "csv"}).out,
+              AllOf(StartsWith("engine,precision,ranks,n,speedup_mean,speedup_median,speedup_stddev,"
+                               "speedup_low,speedup_high,peak_memory_mean,"),
+                    HasSubstr("\nnative/ddp,fp32,1,5,1,1,,,,1610612736,"), HasSubstr(",state,"),
+                    Not(HasSubstr("throughput_")), Not(HasSubstr("comm_share_"))));
+}
+
+TEST_F(FigureTest, PanelsWithoutAnEffectAreRefused) {
+  for (const char* format : {"csv", "latex"}) {
+    const Outcome compared = Run({"study", "compare", "8", "7", "--panels", "speedup", "--format", format});
+    EXPECT_THAT(compared, Exits(ExitCode::kUsage));
+    EXPECT_THAT(compared.err,
+                HasSubstr("because a table of a comparison has only throughputs; leave it out"));
+    EXPECT_THAT(Run({"curve", "8", "7", "--panels", "speedup", "--format", format}).err,
+                HasSubstr("because a table of a comparison has only throughputs; leave it out"));
+    EXPECT_THAT(Run({"curve", "7", "--factors", "--panels", "speedup", "--format", format}).err,
+                HasSubstr("because a table of --factors has the factors; leave it out"));
+  }
+  EXPECT_THAT(Run({"study", "compare", "8", "7", "--panels", "speedup"}).err, HasSubstr("--file curve.pdf"));
+  EXPECT_THAT(Run({"study", "compare", "8", "7", "--panels", "speedup", "--format", "svg"}),
+              Exits(ExitCode::kOk));
+}
+
 TEST_F(FigureTest, TitleWidthAndNumbersOfRepeatsAreOptions) {
   const std::string usual = Run({"curve", "7", "--format", "svg"}).out;
-  EXPECT_THAT(usual, AllOf(HasSubstr("width=\"980\""), HasSubstr(", n=5<")));
+  EXPECT_THAT(usual,
+              AllOf(HasSubstr("width=\"980\""), HasSubstr(", n=5/5<"), HasSubstr(">values used / repeats")));
   const std::string chosen =
       Run({"curve", "7", "--format", "svg", "--title", "A < B", "--width", "490", "--no-n"}).out;
   EXPECT_THAT(chosen,
               AllOf(HasSubstr("width=\"490\""), HasSubstr("viewBox=\"0 0 980 "),
                     HasSubstr("<title>A &lt; B</title>"), HasSubstr("\"head\" x=\"68\" y=\"38\">A &lt; B<"),
-                    Not(HasSubstr("resnet20-strong")), Not(HasSubstr("n=5"))));
+                    Not(HasSubstr("resnet20-strong")), Not(HasSubstr("n=5")), Not(HasSubstr("values used"))));
   const std::string latex = Run({"curve", "7", "--format", "latex", "--no-n"}).out;
   EXPECT_THAT(latex, AllOf(HasSubstr("\\begin{tabular}{lrrr}"), Not(HasSubstr("repeats &"))));
   EXPECT_THAT(SvgLines(LineSamples().begin()->second, {"lines", 490, true}),
@@ -146,6 +171,13 @@ TEST_F(FigureTest, LatexTablesHaveIntervalsAndEscapedNames) {
   EXPECT_EQ(Latex("a_b & 5% {x} \\ ± [1, 2]"), "a\\_b \\& 5\\% \\{x\\} \\textbackslash{} $\\pm$ {[}1, 2]");
 }
 
+TEST_F(FigureTest, LatexTablesMarkSeriesInListedOrder) {
+  server_.curve.mutable_series(0)->set_listed_order(true);
+  EXPECT_THAT(Run({"curve", "7", "--format", "latex"}).out,
+              AllOf(HasSubstr("\nnative/ddp fp32 (listed order) & 2 & 5/5 &"),
+                    HasSubstr("\nnative/horovod fp32 & 2 & 5/5 &")));
+}
+
 TEST_F(FigureTest, StudiesAreComparedInATable) {
   server_.studies = {MakeStudy(8, "new", scalelab::v1::Study::SUCCEEDED, 0, 0, 4),
                      MakeStudy(7, "old", scalelab::v1::Study::SUCCEEDED, 0, 0, 4)};
@@ -171,6 +203,24 @@ TEST_F(FigureTest, OnePictureShowsAllComparedStudies) {
   EXPECT_THAT(svg, AllOf(HasSubstr("throughput (samples/s)"), HasSubstr("speedup")));
   EXPECT_THAT(Run({"curve", "8", "7", "--panels", "accuracy", "--format", "svg"}).out,
               AllOf(HasSubstr("accuracy"), Not(HasSubstr("throughput (samples/s)"))));
+}
+
+TEST_F(FigureTest, ConditionsSelectComparedCells) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"study", "compare", "8", "7"}, {"curve", "8", "7"}}) {
+    const auto run = [&](const std::string& where, const std::string& option, const std::string& format) {
+      std::vector<std::string> all = command;
+      all.insert(all.end(), {"--where", where, option, format});
+      return Run(all);
+    };
+    const auto groups = nlohmann::json::parse(run("engine=*/ddp and ranks>1", "-o", "json").out)["groups"];
+    ASSERT_EQ(groups.size(), 2u);
+    EXPECT_EQ(groups[0]["ranks"], 2);
+    EXPECT_THAT(run("ranks>1", "--format", "svg").out,
+                AllOf(HasSubstr(", 2 ranks: "), Not(HasSubstr(", 1 rank: "))));
+    EXPECT_THAT(run("colour=red", "-o", "csv").err,
+                HasSubstr("'colour' is no axis of this comparison; known: engine, ranks"));
+  }
 }
 
 TEST(JoinCurves, NamesTheStudiesAndTellsEqualNamesApart) {

@@ -88,6 +88,26 @@ TEST_F(NewUser, ANewAttemptIsFollowedFromItsBeginning) {
   EXPECT_THAT(logs.err, HasSubstr("attempt 2 follows"));
 }
 
+TEST_F(NewUser, FollowedLogsBeginWithTheLastLinesThatExist) {
+  Start();
+  scalelab::v1::Run& run = server_.runs.emplace_back();
+  run.set_name("studies/7/runs/12");
+  run.set_state(scalelab::v1::Run::RUNNING);
+  run.add_attempts()->set_number(1);
+  Log(ReadRunLogRequest::STDOUT, "one\ntwo\nthree\n");
+  Log(ReadRunLogRequest::STDERR, "old\nnew\n");
+  int calls = 0;
+  server_.on_get_run = [&] {
+    if (++calls < 2) return;
+    Log(ReadRunLogRequest::STDOUT, "four\nfive\nsix\n");  // --tail does not cut what is added
+    run.set_state(scalelab::v1::Run::SUCCEEDED);
+  };
+  const Outcome logs = Run({"run", "logs", "12", "--follow", "--tail", "1"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  EXPECT_EQ(logs.out, "three\nnew\nfour\nfive\nsix\n");
+  EXPECT_EQ(calls, 2);
+}
+
 TEST_F(NewUser, ErrorsAreJsonWhereOutputIs) {
   Start();
   const Outcome outcome = Run({"study", "show", "99", "-o", "json"});
@@ -126,13 +146,15 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
       WriteFile("studies.csv",
                 absl::StrCat("name,display_name\nstudies/8,$(touch${IFS}", expanded, ")\nstudies/7,quick\n"));
   const std::string fake = absl::StrCat("scalelab() { case \"$*\" in study*) cat ", studies,
-                                        " ;; run*) echo name; echo studies/7/runs/12 ;; esac; }; ");
-  const auto completes = [&](const std::string& words, const std::string& expected) {
+                                        " ;; \"run list 5 \"*) echo name; echo studies/5/runs/3 ;; "
+                                        "run*) echo name; echo studies/7/runs/12 ;; esac; }; ");
+  const auto completes = [&](const std::string& words, const std::string& expected,
+                             const std::string& begin = "") {
     const std::string check = absl::StrCat(
-        "bash -c '. ", script, "; ", fake, "COMP_WORDS=(scalelab ", words,
-        " \"\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _scalelab; [[ \" ${COMPREPLY[*]} \" == *\" ",
-        expected, " \"* ]]'");
-    EXPECT_EQ(std::system(check.c_str()), 0) << words << " does not suggest " << expected;
+        "bash -c '. ", script, "; ", fake, "COMP_WORDS=(scalelab ", words, " \"", begin,
+        "\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _scalelab; [[ \" ${COMPREPLY[*]} \" == *\" ", expected,
+        " \"* ]]'");
+    EXPECT_EQ(std::system(check.c_str()), 0) << words << " " << begin << " does not suggest " << expected;
   };
   completes("study show", "quick");
   completes("study show", "7");
@@ -144,6 +166,13 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   completes("cluster -o", "wide");
   completes("token", "create");
   completes("token create --scope", "submit");
+  completes("run list 7 --state", "skipped");
+  completes("study init", "communication");
+  completes("completion", "fish");
+  completes("data verify", "imagefolder");
+  completes("curve 7 --panels", "comm");
+  completes("study compare 7 8 --panels", "speedup,comm", "speedup,c");
+  completes("run logs", "studies/5/runs/3", "studies/5/");
 }
 
 TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
@@ -152,6 +181,7 @@ TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
   const std::string fake = WriteFile("fake.fish",
                                      "function scalelab; switch \"$argv\"\n"
                                      "case 'study*'; printf 'name,display_name\\nstudies/7,quick\\n'\n"
+                                     "case 'run list 5 *'; printf 'name\\nstudies/5/runs/3\\n'\n"
                                      "case 'run*'; printf 'name\\nstudies/7/runs/12\\n'\nend; end\n");
   const auto suggestions = [&](const std::string& line) {
     const std::string file = dir_ + "/suggestions";
@@ -173,6 +203,13 @@ TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
   EXPECT_THAT(suggestions("scalelab cluster --output "), HasSubstr("\nwide\n"));
   EXPECT_THAT(suggestions("scalelab token create --scope "), HasSubstr("\nsubmit\n"));
   EXPECT_THAT(suggestions("scalelab study submit --req"), HasSubstr("\n--request-id\n"));
+  EXPECT_THAT(suggestions("scalelab run list 7 --state "), HasSubstr("\nskipped\n"));
+  EXPECT_THAT(suggestions("scalelab study init "), HasSubstr("\ncommunication\n"));
+  EXPECT_THAT(suggestions("scalelab completion "), HasSubstr("\nfish\n"));
+  EXPECT_THAT(suggestions("scalelab data verify "), HasSubstr("\nimagefolder\n"));
+  EXPECT_THAT(suggestions("scalelab curve 7 --panels "), HasSubstr("\ncomm\n"));
+  EXPECT_THAT(suggestions("scalelab curve 7 --panels speedup,c"), HasSubstr("\nspeedup,comm\n"));
+  EXPECT_THAT(suggestions("scalelab run logs studies/5/"), HasSubstr("\nstudies/5/runs/3\n"));
 }
 
 // Calls the function as bashcompinit does when the user presses the tab key.
@@ -201,6 +238,28 @@ TEST_F(NewUser, CompletionOfZshKnowsTheSame) {
   EXPECT_THAT(suggestions("curve 7 --format"), HasSubstr("\nlatex\n"));
   EXPECT_THAT(suggestions("cluster --output"), HasSubstr("\nwide\n"));
   EXPECT_THAT(suggestions("token create --scope"), HasSubstr("\nsubmit\n"));
+  EXPECT_THAT(suggestions("run list 7 --state"), HasSubstr("\nskipped\n"));
+  EXPECT_THAT(suggestions("study init"), HasSubstr("\ncommunication\n"));
+}
+
+// Debian's package installs the script as the file _scalelab in a folder of $fpath. An interactive zsh then
+// completes words of the first command line, too.
+TEST_F(NewUser, ZshLoadsTheCompletionFromAFolder) {
+  if (!server::MissingProgram({"zsh"}).empty()) GTEST_SKIP() << "zsh is not installed";
+  WriteFile("_scalelab", RunAsIs({"completion", "zsh"}).out);
+  const std::string test = WriteFile("test.zsh",
+                                     R"zsh(zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -Uz compinit && compinit -D -u"
+zpty -w shell "scalelab() { print \"arguments: \$*.\" }; print rea''dy"
+zpty -r shell text '*ready*'
+zpty -w -n shell $'scalelab curve 7 --form\tlat\t\n'
+zpty -r shell text '*arguments: *.*'
+zpty -d shell
+print -r -- "$text"
+[[ "$text" == *"arguments: curve 7 --format latex."* ]]
+)zsh");
+  EXPECT_EQ(std::system(absl::StrCat("zsh -f ", test, " ", dir_, " > ", dir_, "/text 2>&1").c_str()), 0);
 }
 
 TEST(RunPaces, ShowTheSpeedAndTheTimeThatIsLeft) {

@@ -308,6 +308,16 @@ TEST_F(Report, APlotHasALineForEachRun) {
               AllOf(HasSubstr("line,label,x,y,run\n1,1 rank,0,2,"), HasSubstr("3,2 ranks,4,0.4,")));
 }
 
+TEST_F(Report, APlotOfSelectedRunsReadsTheirPointsOnly) {
+  EXPECT_THAT(Run({"plot", "7", "--where", "ranks>1 and engine=native/*", "-o", "csv"}).out,
+              AllOf(HasSubstr("line,label,x,y,run\n1,2 ranks,0,"), Not(HasSubstr("1 rank"))));
+  EXPECT_THAT(server_.points_asked, SizeIs(2));
+  EXPECT_THAT(Run({"plot", "7", "--where", "ranks>2"}).err,
+              HasSubstr("no selected run has points of train/loss"));
+  EXPECT_THAT(Run({"plot", "7", "--where", "colour=red"}).err,
+              HasSubstr("'colour' is no field of these runs"));
+}
+
 TEST_F(Report, ThePlotsAxisIsStepsTimeOrSamples) {
   EXPECT_THAT(Run({"plot", "7", "--x", "time", "-o", "csv"}).out, HasSubstr("\n1,1 rank,8,0.4,"));
   EXPECT_THAT(Run({"plot", "7", "--x", "samples", "-o", "csv"}).out, HasSubstr("\n1,1 rank,512,0.4,"));

@@ -246,6 +246,11 @@ TEST_F(StudyCommands, ListShowsTheSelectedStudies) {
   EXPECT_EQ(names({"--limit", "3"}), "s5 s4 s3 ");
   EXPECT_EQ(names({"--where", "state=succeeded", "--limit", "2"}), "s5 s3 ");
   EXPECT_EQ(names({"--where", "name=s? and failed<3", "--where", "number!=1"}), "s2 ");
+  EXPECT_EQ(names({"--sort", "number"}), "s1 s2 s3 s4 s5 ");
+  EXPECT_EQ(names({"--sort", "-state", "--limit", "4"}), "s5 s3 s1 s4 ");  // equal ones: newest first
+  EXPECT_EQ(names({"--sort", "failed", "--where", "state=running", "--limit", "1"}), "s2 ");
+  EXPECT_THAT(Run({"study", "list", "--sort", "colour"}).err,
+              HasSubstr("--sort: 'colour' is no field of a study; known: number"));
   EXPECT_EQ(Run({"study", "list", "--where", "owner=eve"}).out, "no such studies\n");
   EXPECT_THAT(Run({"study", "list", "--where", "colour=red"}).err,
               HasSubstr("'colour' is no field of a study; known: number, name, owner, state"));
@@ -304,6 +309,31 @@ TEST_F(StudyCommands, DeleteNamesTheStudyThatLastMeansAndPassesRefusalsOn) {
   EXPECT_THAT(some, Exits(ExitCode::kFailure));
   EXPECT_THAT(some.err, HasSubstr("studies/2 is not over"));
   EXPECT_THAT(server_.deleted, ElementsAre("studies/3", "studies/1"));
+}
+
+TEST_F(StudyCommands, DeleteNamesTheDirectoryThatStaysAndHowToRemoveIt) {
+  Start();
+  server_.studies = {MakeStudy(3, "c", Study::SUCCEEDED, 0, 0, 1),
+                     MakeStudy(2, "b", Study::SUCCEEDED, 0, 0, 1),
+                     MakeStudy(1, "a", Study::SUCCEEDED, 0, 0, 1)};
+  const auto run_in = [&](const std::string& name, const std::string& directory) {
+    scalelab::v1::Run never;  // it has no attempt
+    never.set_name(name + "0");
+    scalelab::v1::Run run;
+    run.set_name(name);
+    run.mutable_start_time()->set_seconds(1);
+    if (!directory.empty()) run.add_attempts()->set_directory(directory);
+    server_.runs = {never, run};
+  };
+  run_in("studies/3/runs/12", "/srv/my runs/3/12/x");
+  EXPECT_EQ(
+      Run({"study", "delete", "3"}).err,
+      "deleted studies/3; its files stay in /srv/my runs/3 on the server: remove them with `rm -r '/srv/my "
+      "runs/3'`, or with the retention rule attempt_directories\n");
+  run_in("studies/2/runs/11", "/srv/else/7/x");  // not the directory of this study
+  EXPECT_EQ(Run({"study", "delete", "2"}).err, "deleted studies/2\n");
+  run_in("studies/1/runs/10", "");
+  EXPECT_EQ(Run({"study", "delete", "1"}).err, "deleted studies/1\n");
 }
 
 TEST_F(StudyCommands, QuietHidesNoError) {

@@ -22,6 +22,7 @@ using scalelab::v1::Study;
 using scalelab::v1::WatchStudyResponse;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Truly;
 
@@ -229,6 +230,30 @@ TEST_F(Progress, TheDisplayShowsStepsLossAndTheTimeLeft) {
   EXPECT_EQ(lines[0], "studies/7 resnet20-strong  running  1m23s  about 2m00s left");
   EXPECT_EQ(lines[1], "#########..................... 10/40 runs  5 running  25 queued  1 failed");
   EXPECT_EQ(lines[2], "  run 13    native/ddp ranks=4  repeat 0  #####..... 100/200  loss 1.873");
+}
+
+TEST_F(Progress, LinesOfRunsKeepThroughputAndTimeLeftOnNarrowTerminals) {
+  RunPaces paces([](const auto&) { return 650; });
+  WatchStudyResponse before = look_;
+  for (auto& attempt : *before.mutable_running()) attempt.set_step(50);
+  const absl::Time start = absl::FromUnixSeconds(1'795'000'000);
+  paces.Add(before, start);
+  paces.Add(look_, start + absl::Seconds(40));
+  const auto line = [&](int width, bool unicode = false) {
+    return ProgressDisplay(look_, absl::Seconds(83), std::nullopt, Terminal{true, false, unicode, width, 24},
+                           paces)[2];
+  };
+  EXPECT_EQ(line(102),
+            "  run 13    native/ddp ranks=4  repeat 0  #####..... 100/200  loss 1.873  "
+            "812.5 samples/s, 1m20s left");
+  EXPECT_EQ(line(80), "  run 13    nati~ranks=4  ##.. 100/200  loss 1.873  812.5 samples/s, 1m20s left");
+  EXPECT_EQ(line(80, true),
+            "  run 13    nati…ranks=4  ██░░ 100/200  loss 1.873  812.5 samples/s, 1m20s left");
+  for (int width = 57; width < 110; ++width) {
+    const std::string shown = line(width, true);
+    EXPECT_LT(DisplayWidth(shown), width);
+    EXPECT_THAT(shown, EndsWith("  812.5 samples/s, 1m20s left")) << width;
+  }
 }
 
 TEST_F(Progress, AttemptsWithoutRoomAreCounted) {
