@@ -53,9 +53,21 @@ std::vector<EngineVariable> MakeEngineVariables() {
 
 bool IsRankVariable(absl::string_view name) {
   // The variables that torchrun sets.
-  constexpr absl::string_view kNames[] = {"RANK",       "LOCAL_RANK",       "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-                                          "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",  "ROLE_WORLD_SIZE",
-                                          "ROLE_NAME",  "MASTER_ADDR",      "MASTER_PORT"};
+  constexpr absl::string_view kNames[] = {"RANK",
+                                          "LOCAL_RANK",
+                                          "WORLD_SIZE",
+                                          "LOCAL_WORLD_SIZE",
+                                          "GROUP_RANK",
+                                          "GROUP_WORLD_SIZE",
+                                          "ROLE_RANK",
+                                          "ROLE_WORLD_SIZE",
+                                          "ROLE_NAME",
+                                          "MASTER_ADDR",
+                                          "MASTER_PORT",
+                                          "TORCHELASTIC_RUN_ID",
+                                          "TORCHELASTIC_RESTART_COUNT",
+                                          "TORCHELASTIC_MAX_RESTARTS",
+                                          "TORCHELASTIC_USE_AGENT_STORE"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 

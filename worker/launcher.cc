@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "catalog/rank_variables.h"
 #include "worker/own_parameters.h"
 
@@ -50,6 +51,16 @@ void SetRank(std::vector<std::string>* environment, const Desired& attempt, cons
   Set(environment, "ROLE_RANK", absl::StrCat(rank));
   Set(environment, "ROLE_WORLD_SIZE", absl::StrCat(attempt.spec().ranks()));
   Set(environment, "ROLE_NAME", "default");
+}
+
+// Sets the variables that torchrun sets in the same way for all ranks, and that a program started by
+// another launcher would lack. TORCHELASTIC_USE_AGENT_STORE stays unset: torchrun sets it if its own
+// process serves the store, to which all ranks connect. Here rank 0 serves it.
+void SetElastic(std::vector<std::string>* environment, const Desired& attempt) {
+  const std::string& name = attempt.run().empty() ? attempt.token() : attempt.run();
+  Set(environment, "TORCHELASTIC_RUN_ID", absl::StrReplaceAll(name, {{"/", "-"}}));
+  Set(environment, "TORCHELASTIC_RESTART_COUNT", absl::StrCat(attempt.earlier_attempts()));
+  Set(environment, "TORCHELASTIC_MAX_RESTARTS", absl::StrCat(attempt.max_retries()));
 }
 
 // Returns the cores of `count` ranks of the node, from local rank `place` on; empty if the node has too few
@@ -233,6 +244,7 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const Desired& attempt, const RankProgram&
     Set(&environment, "SCALELAB_LAUNCHER", program.launcher);
     Set(&environment, "SCALELAB_RANKS", absl::StrCat(spec.ranks()));
     Set(&environment, "SCALELAB_RANKS_PER_NODE", absl::StrCat(RanksOn(attempt, 0).count));
+    if (program.launcher != "torchrun") SetElastic(&environment, attempt);
   }
 
   // With more ranks than cores, a waiting rank must yield its core, or each step takes a scheduler tick.

@@ -16,7 +16,10 @@ namespace scalelab::e2e {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
+using testing::SizeIs;
 using testing::StartsWith;
 
 // Debian's Python, which has the torch of package python3-torch.
@@ -52,6 +55,19 @@ class Journeys : public testing::Test {
   std::map<std::string, std::string> environment_;
 };
 
+// Counts the straight lines in the drawing of a PDF: its streams are compressed.
+constexpr char kCountLines[] = R"(
+import re, sys, zlib
+data = open(sys.argv[1], "rb").read()
+lines = 0
+for stream in re.finditer(rb"stream\r?\n", data):
+    try:
+        lines += len(re.findall(rb" l\b", zlib.decompressobj().decompress(data[stream.end():])))
+    except zlib.error:
+        pass
+print(lines)
+)";
+
 TEST_F(Journeys, AnOwnScriptWithASweptDropoutGivesLearningCurvesInPdf) {
   if (RunProgram({kPython, "-c", "import torch.distributed"}).code != 0)
     GTEST_SKIP() << kPython << " has no torch; deploy/setup --frameworks installs it";
@@ -63,6 +79,32 @@ TEST_F(Journeys, AnOwnScriptWithASweptDropoutGivesLearningCurvesInPdf) {
   ASSERT_EQ(travelled.code, 0) << travelled.err << service.Run({"run", "list", "last"}).out;
   EXPECT_THAT(ReadFile(Work("loss.pdf")), StartsWith("%PDF-"));
   EXPECT_EQ(service.Runs("last").size(), 4u);
+
+  // Each run has a learning curve, in the colour of its dropout, and the PDF contains these curves.
+  const std::vector<std::string> plot = {"plot", "last", "--y", "train/loss", "--by", "params.dropout"};
+  const auto printed = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), plot.begin(), plot.end());
+    return service.Run(more).out;
+  };
+  std::map<std::string, std::map<std::string, int>> points;  // by label and line
+  const std::vector<std::string> rows = absl::StrSplit(printed({"-o", "csv"}), '\n', absl::SkipEmpty());
+  ASSERT_GT(rows.size(), 1u);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const std::vector<std::string> cells = absl::StrSplit(rows[i], ',');
+    ASSERT_EQ(cells.size(), 5u) << rows[i];
+    ++points[cells[1]][cells[0]];
+  }
+  ASSERT_THAT(points,
+              ElementsAre(Pair("params.dropout=0.1", SizeIs(2)), Pair("params.dropout=0.5", SizeIs(2))));
+  for (const auto& [label, lines] : points) {
+    for (const auto& [line, count] : lines) EXPECT_GE(count, 32) << label << " " << line;
+  }
+  EXPECT_THAT(printed({"--format", "svg"}),
+              AllOf(HasSubstr(">params.dropout=0.1<"), HasSubstr(">params.dropout=0.5<")));
+  // The converter may join lines of the same direction.
+  const Output drawn = RunProgram({kPython, "-c", kCountLines, Work("loss.pdf")});
+  ASSERT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_GE(std::atoi(drawn.out.c_str()), static_cast<int>(rows.size()) / 2);
 }
 
 TEST_F(Journeys, TwoStudiesAreComparedInALatexTableWithIntervals) {

@@ -112,8 +112,10 @@ constexpr char kScript[] = R"(import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
-for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"):
+for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE",
+             "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
     int(os.environ[name])
+assert os.environ["TORCHELASTIC_RUN_ID"]
 print("sum", total.item(), flush=True)
 dist.destroy_process_group()
 )";

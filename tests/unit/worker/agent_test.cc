@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <fstream>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/fakes/wall_clock.h"
@@ -364,6 +366,34 @@ TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
   EXPECT_EQ(request.attempts(0).cause(), v1::Attempt::STORAGE_ERROR);
   EXPECT_THAT(request.attempts(0).message(), HasSubstr("/proc/nowhere"));
   EXPECT_TRUE(processes_.jobs.empty());
+}
+
+TEST_F(AgentTest, ReportsAFullDiskAndStartsTheNextAttemptWhenThereIsRoom) {
+  const std::string runs = dir_ / "runs";
+  std::filesystem::create_directory(runs);
+  if (geteuid() != 0 || mount("tmpfs", runs.c_str(), "tmpfs", 0, "size=64k,mode=700") != 0)
+    GTEST_SKIP() << "needs root and the permission to mount a small filesystem";
+  const absl::Cleanup unmount = [&runs] { umount2(runs.c_str(), MNT_DETACH); };
+  {
+    std::ofstream ballast(runs + "/ballast");
+    while (ballast << std::string(4096, 'x') << std::flush) {
+    }
+  }
+  StartAgent();
+  v1::SynchronizeResponse desired = Desired({kToken});
+  desired.mutable_attempts(0)->set_directory(absl::StrCat(runs, "/", kToken));
+  AnswerPoll(desired);
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.cause(), v1::Attempt::STORAGE_ERROR);
+  EXPECT_THAT(status.message(), HasSubstr("No space left on device"));
+  EXPECT_THAT(status.message(), HasSubstr(runs));
+  EXPECT_TRUE(processes_.jobs.empty());
+
+  std::filesystem::remove(runs + "/ballast");
+  desired = Desired({"u"});
+  desired.mutable_attempts(0)->set_directory(runs + "/u");
+  Answer(desired);
+  EXPECT_EQ(WaitForJob().job.tag, "SCALELAB_ATTEMPT=u");
 }
 
 TEST_F(AgentTest, StopsWithTheGraceThatWasAskedFor) {

@@ -198,6 +198,33 @@ TEST(PlanLaunch, GivesRanksOfCustomProgramsTheVariablesOfTorchrun) {
   }
 }
 
+TEST(PlanLaunch, GivesCustomProgramsTheElasticVariablesThatOnlyTorchrunWouldSet) {
+  auto attempt = Desired(2);
+  attempt.set_run("studies/7/runs/71");
+  attempt.set_earlier_attempts(1);
+  attempt.set_max_retries(3);
+  for (const char* launcher : {"plain", "mpirun", "srun"}) {
+    LaunchHost host = Host();
+    if (std::string(launcher) == "srun") host.launcher = Launcher::kSrun;
+    const auto plan = PlanLaunch(attempt, Custom(launcher), host);
+    ASSERT_TRUE(plan.ok()) << launcher;
+    for (const Command& command : plan->commands) {
+      EXPECT_THAT(command.environment,
+                  AllOf(Contains("TORCHELASTIC_RUN_ID=studies-7-runs-71"),
+                        Contains("TORCHELASTIC_RESTART_COUNT=1"), Contains("TORCHELASTIC_MAX_RESTARTS=3")))
+          << launcher;
+      EXPECT_THAT(command.environment, Not(Contains(HasSubstr("TORCHELASTIC_USE_AGENT_STORE")))) << launcher;
+    }
+  }
+  // torchrun sets them itself, for its own restarts.
+  const auto torchrun = PlanLaunch(attempt, Custom("torchrun"), Host());
+  ASSERT_TRUE(torchrun.ok());
+  EXPECT_THAT(torchrun->commands[0].environment, Not(Contains(HasSubstr("TORCHELASTIC"))));
+  const auto trainer = PlanLaunch(attempt, kTrainer, Host());
+  ASSERT_TRUE(trainer.ok());
+  EXPECT_THAT(trainer->commands[0].environment, Not(Contains(HasSubstr("TORCHELASTIC"))));
+}
+
 TEST(PlanLaunch, GivesRanksTheParametersAndVariablesOfTheStudy) {
   auto attempt = Desired(1);
   (*attempt.mutable_spec()->mutable_params()->mutable_fields())["dropout"].set_number_value(0.5);
@@ -314,7 +341,8 @@ TEST(RanksOn, FillsNodesOneAfterAnother) {
 TEST(InheritedEnvironment, LeavesOutTracesOfASurroundingStepAndOurOwnVariables) {
   EXPECT_THAT(InheritedEnvironment({"PATH=/bin", "PMIX_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "SLURM_STEP_ID=1",
                                     "SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_EXPORT_ENV=PATH", "RANK=3",
-                                    "RANKING=1", "SCALELAB_ALLOCATION_SECRET=s"}),
+                                    "RANKING=1", "SCALELAB_ALLOCATION_SECRET=s",
+                                    "TORCHELASTIC_USE_AGENT_STORE=True"}),
               ElementsAre("PATH=/bin", "SLURM_JOB_ID=7", "RANKING=1"));
 }
 
