@@ -136,7 +136,8 @@ class Browser:
     def click(self, selector: str, text: str = "") -> None:
         """Clicks the first visible element of this kind whose text contains `text`."""
         found = self.wait_for("return [...document.querySelectorAll(arguments[0])]"
-                              ".find((e) => e.textContent.includes(arguments[1]) && !e.disabled && e.checkVisibility()) ?? null", selector, text)
+                              ".find((e) => e.textContent.includes(arguments[1]) && !e.disabled && e.checkVisibility()) ?? null",
+                              selector, text)
         self._ask("POST", f"/element/{found[ELEMENT]}/click", {})
 
     def focus(self, selector: str) -> None:
