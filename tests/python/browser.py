@@ -71,13 +71,18 @@ class Browser:
 
     def __init__(self) -> None:
         self._dir = tempfile.mkdtemp(prefix="scalelab-browser-")
-        self._driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                        cwd=self._dir)
         port = 0
-        for line in self._driver.stdout:
-            if "started successfully on port" in line:
-                port = int(line.rsplit(" ", 1)[1].rstrip(".\n"))
+        for _ in range(5):  # chromedriver ends if another process has the port that it chose for IPv4 on IPv6
+            self._driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                            cwd=self._dir)
+            for line in self._driver.stdout:
+                if "started successfully on port" in line:
+                    port = int(line.rsplit(" ", 1)[1].rstrip(".\n"))
+                    break
+            if port:
                 break
+            self._driver.stdout.close()
+            self._driver.wait()
         self._base = f"http://127.0.0.1:{port}"
         # Chromium's sandbox needs a user namespace, which root in a container may not have.
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-device-scale-factor=1",

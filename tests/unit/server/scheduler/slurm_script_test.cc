@@ -176,12 +176,14 @@ TEST_F(SlurmScriptRuns, TheWorkerGetsTheSecretAndNoProcessHasItInItsEnvironment)
 }
 
 TEST_F(SlurmScriptRuns, RequestsTheWorkersToEndAtSigtermAndWaits) {
-  // The worker itself sends the signal to the script, after it has set its trap.
+  // The worker itself sends the signal to the script, after it has set its trap. It then only waits, because bash
+  // cannot parse a trap while it parses a process substitution.
   Program("worker", "echo $$ > " + directory_ +
                         "/pid\n"
-                        "trap 'echo terminated; exit 4' USR1\n"
+                        "tail -f /dev/null &\n"
+                        "trap 'kill $!; echo terminated; exit 4' USR1\n"
                         "kill -TERM \"$BATCH\"\n"
-                        "while true; do read -r -t 1 _ < <(tail -f /dev/null); done\n");
+                        "wait\n");
   for (const bool controller_is_there : {true, false}) {
     Program("scancel", controller_is_there ? "[ \"$*\" = '--signal=USR1 7.0' ] && kill -USR1 \"$(cat " +
                                                  directory_ + "/pid)\"\n"
