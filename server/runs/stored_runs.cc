@@ -29,6 +29,7 @@ absl::Status AddResults(db::Store& store, const db::RunRow& row, v1::Run* run) {
     const auto streams = store.ListStreams(attempt.id);
     if (!streams.ok()) return streams.status();
     const auto allocation = store.GetAllocation(attempt.allocation_id);
+    if (!allocation.ok() && !absl::IsNotFound(allocation.status())) return allocation.status();
     v1::Attempt& added = *run->add_attempts();
     added = ToAttempt(attempt, row.study_id, allocation.ok() ? allocation->token : std::string(), *streams);
     const auto provenance = store.GetProvenance(attempt.id);
@@ -37,8 +38,9 @@ absl::Status AddResults(db::Store& store, const db::RunRow& row, v1::Run* run) {
     for (v1::NodeNoise& noise : NoiseOfProvenance(*provenance)) *added.add_noise() = std::move(noise);
     if (auto code = CodeOfProvenance(*provenance)) *added.mutable_code() = *std::move(code);
   }
-  if (const auto summary = store.GetSummary(row.id); summary.ok()) AddSummary(*summary, run);
-  return absl::OkStatus();
+  const auto summary = store.GetSummary(row.id);
+  if (summary.ok()) AddSummary(*summary, run);
+  return absl::IsNotFound(summary.status()) ? absl::OkStatus() : summary.status();
 }
 
 absl::StatusOr<std::vector<v1::Run>> ReadStudyRuns(db::Store& store, int64_t study_id) {

@@ -15,13 +15,13 @@ WIDTHS = (400, 1280, 2000)
 # Writes the pictures of tests/unit/client/picture_samples.h.
 SAMPLES = PROGRAMS.parent / "tests" / "client_program_test"
 
-# A picture whose texts are on a line, on an unfilled path, on a filled mark, beside a mark, and in the arc of a path.
+# A picture whose texts are on a line, on an unfilled path, on a filled mark, next to a mark, and in the arc of a path.
 FAULTY = """<!DOCTYPE html><title>faults</title><svg width="400" height="300" viewBox="0 0 400 300">
 <rect width="100%" height="100%" fill="#fff"/>
 <text x="20" y="40">on a line</text><line x1="0" y1="36" x2="200" y2="36" stroke="#000"/>
 <text x="20" y="90">on a path</text><path d="M0 60L150 110" fill="none" stroke="#000"/>
 <text x="20" y="140">on a mark</text><circle cx="40" cy="135" r="5"/>
-<text x="20" y="190">beside a mark</text><circle cx="10" cy="186" r="5"/>
+<text x="20" y="190">next to a mark</text><circle cx="10" cy="186" r="5"/>
 <text x="60" y="250">in an arc</text><path d="M40 290V220H200V290" fill="none" stroke="#000"/>
 </svg>"""
 

@@ -242,8 +242,8 @@ TEST_F(NewUser, CompletionOfZshKnowsTheSame) {
   EXPECT_THAT(suggestions("study init"), HasSubstr("\ncommunication\n"));
 }
 
-// Debian's package installs the script as the file _scalelab in a folder of $fpath. An interactive zsh then
-// completes words of the first command line, too.
+// Debian's package installs the script as the file _scalelab in a folder of $fpath. An interactive zsh loads it
+// when Tab is pressed for the first time, and must complete the word at once.
 TEST_F(NewUser, ZshLoadsTheCompletionFromAFolder) {
   if (!server::MissingProgram({"zsh"}).empty()) GTEST_SKIP() << "zsh is not installed";
   WriteFile("_scalelab", RunAsIs({"completion", "zsh"}).out);
