@@ -161,20 +161,23 @@ nlohmann::json Service::Attempts(const std::string& run) const {
   return json.contains("run") ? json["run"]["attempts"] : json["attempts"];
 }
 
-std::string Service::WaitUntilTraining(const std::string& study, int steps, double seconds) const {
+std::string Service::WaitUntilTraining(const std::string& study, int steps, double seconds,
+                                       const std::function<void()>& meanwhile) const {
   std::string run;
-  EXPECT_TRUE(Eventually(
+  const bool trains = Eventually(
       [&] {
         for (const auto& candidate : Runs(study)) {
           if (candidate["state"] != "RUNNING") continue;
           run = candidate["name"];
           if (static_cast<int>(Points(run).size()) >= steps) return true;
         }
+        if (meanwhile) meanwhile();
         return false;
       },
-      seconds))
-      << "no run of " << study << " trains: " << Run({"run", "list", study}).out;
-  return run;
+      seconds);
+  EXPECT_TRUE(trains) << "no run of " << study << " trains: " << Run({"run", "list", study}).out
+                      << Run({"study", "explain", study}).out;
+  return trains ? run : "";
 }
 
 std::vector<std::string> Service::Points(const std::string& run, int attempt) const {

@@ -2,6 +2,7 @@
 // everything at the end.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -35,8 +36,10 @@ class Service {
   std::string Submit(const std::string& yaml, std::vector<std::string> more = {}) const;
   // Runs `study wait`, on slow machines for up to three times `seconds`. Returns its exit status.
   int WaitFor(const std::string& study, double seconds = 360) const;
-  // Waits until a run of the study is RUNNING and has reported `steps` steps, at most `seconds`. Returns the run's name.
-  std::string WaitUntilTraining(const std::string& study, int steps = 1, double seconds = 60) const;
+  // Waits until a run of the study is RUNNING and has reported `steps` steps, at most `seconds`. Calls `meanwhile` between two
+  // looks. Returns the run's name, or an empty string and a failure of the test if no run reported a step.
+  std::string WaitUntilTraining(const std::string& study, int steps = 1, double seconds = 60,
+                                const std::function<void()>& meanwhile = {}) const;
 
   nlohmann::json Runs(const std::string& study) const;    // a JSON array
   nlohmann::json Attempts(const std::string& run) const;  // a JSON array

@@ -107,19 +107,37 @@ void ClusterFaults::KillOn(int node, const std::string& program) {
 
 // A controller that lost a job may reuse its id for another job. Nodes that still have a record of the first job reject the
 // second, and Slurm drains these nodes until an administrator resumes them.
+void ClusterFaults::ResumeNodesWithDuplicates() {
+  const std::string drained = cluster_.Run({"sinfo", "-h", "-N", "-t", "drain", "-o", "%N %E"}).out;
+  for (const absl::string_view line : absl::StrSplit(drained, '\n', absl::SkipEmpty())) {
+    if (!absl::StrContains(line, "Duplicate jobid")) continue;
+    const std::string node(line.substr(0, line.find(' ')));
+    std::printf("       (%s was drained by Slurm for a duplicate job id; resumed)\n", node.c_str());
+    cluster_.Run({"scontrol", "update", "nodename=" + node, "state=resume"});
+  }
+}
+
 int ClusterFaults::WaitFor(const std::string& study, double seconds) {
   int code = -1;
   for (const double end = Now() + seconds; Now() < end;) {
     if ((code = service_->WaitFor(study, 5)) != kTimedOut) break;
-    const std::string drained = cluster_.Run({"sinfo", "-h", "-N", "-t", "drain", "-o", "%N %E"}).out;
-    for (const absl::string_view line : absl::StrSplit(drained, '\n', absl::SkipEmpty())) {
-      if (!absl::StrContains(line, "Duplicate jobid")) continue;
-      const std::string node(line.substr(0, line.find(' ')));
-      std::printf("       (%s was drained by Slurm for a duplicate job id; resumed)\n", node.c_str());
-      cluster_.Run({"scontrol", "update", "nodename=" + node, "state=resume"});
-    }
+    ResumeNodesWithDuplicates();
   }
   return code;
+}
+
+std::string ClusterFaults::WaitUntilTraining(const std::string& study, int steps, double seconds) {
+  double looked = Now();
+  std::string run = service_->WaitUntilTraining(study, steps, seconds, [&] {
+    if (Now() - looked < 5) return;
+    looked = Now();
+    ResumeNodesWithDuplicates();
+  });
+  if (run.empty()) {
+    ADD_FAILURE() << cluster_.Run({"sinfo", "-N", "-o", "%N %T %E"}).out
+                  << cluster_.Run({"squeue", "-o", "%i %u %T %r %N"}).out;
+  }
+  return run;
 }
 
 void ClusterFaults::Try(const std::string& name, const std::function<void()>& fault) {
@@ -128,7 +146,11 @@ void ClusterFaults::Try(const std::string& name, const std::function<void()>& fa
   std::vector<Trained> all;
   for (const std::string& study : SubmitStudies()) all.push_back({study, "", 0, {}});
   for (Trained& one : all) {
-    one.run = service_->WaitUntilTraining(one.study, 12, 180);
+    one.run = WaitUntilTraining(one.study, 12, 180);
+    if (one.run.empty()) {  // reported as a failure
+      for (const Trained& other : all) service_->Run({"study", "cancel", other.study});
+      return;
+    }
     one.attempt = static_cast<int>(service_->Attempts(one.run).size());
     one.acknowledged = service_->Points(one.run, one.attempt);
   }

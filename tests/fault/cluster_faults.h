@@ -64,9 +64,10 @@ class ClusterFaults : public testing::Test {
   void Control(std::vector<std::string> words);
   // Kills the first process of a program on node i, when there is one.
   void KillOn(int node, const std::string& program);
-  // Waits for a study, and meanwhile resumes nodes like an administrator. Returns the exit status
-  // of `study wait`.
+  // Wait like those of the service, and meanwhile resume nodes like an administrator.
   int WaitFor(const std::string& study, double seconds);
+  std::string WaitUntilTraining(const std::string& study, int steps, double seconds);
+  void ResumeNodesWithDuplicates();
 
   // Submits studies, injects the fault when all of them train, and checks all requirements afterwards.
   void Try(const std::string& name, const std::function<void()>& fault);
