@@ -198,6 +198,10 @@ TEST_P(Engines, TrainLikeOneRankWithParameterServers) {
         EXPECT_EQ(run.hash(r), run.hash(0)) << "rank " << r;
         const json metrics = run.Of(r, "finish").at(0)["metrics"];
         EXPECT_EQ(metrics.contains("run/throughput"), r < trainers) << "servers do not train";
+        for (const char* key : {"run/rank_gradient_norm2", "run/mean_gradient_norm2"}) {
+          ASSERT_TRUE(metrics.contains(key)) << key << " of rank " << r;
+          EXPECT_EQ(metrics[key], run.Of(0, "finish").at(0)["metrics"][key]) << key << " of rank " << r;
+        }
         EXPECT_FALSE(metrics.contains("run/staleness_mean"));
         EXPECT_TRUE(run.Of(r, "error").empty());
         EXPECT_EQ(run.Of(r, "step").empty(), r >= trainers);

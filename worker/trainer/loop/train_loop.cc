@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,18 @@ std::vector<double> AllGatherNumber(Communicator& communicator, double mine) {
     std::memcpy(&result.emplace_back(), bytes.data(), sizeof(double));
   }
   return result;
+}
+
+// Copies the norms of gradients from the metrics of rank 0 to those of the ranks that do not train, because
+// the coordinator needs them from all ranks. Collective.
+void ShareNorms(bool trains, Communicator& communicator, std::vector<Metric>& metrics) {
+  constexpr double kNone = -1;
+  for (const std::string_view key : {"run/rank_gradient_norm2", "run/mean_gradient_norm2"}) {
+    const auto found = std::ranges::find(metrics, key, &Metric::first);
+    const double mine = found == metrics.end() ? kNone : found->second;
+    const double of_first = AllGatherNumber(communicator, mine).front();
+    if (!trains && of_first >= 0) metrics.emplace_back(key, of_first);
+  }
 }
 
 }  // namespace
@@ -203,6 +216,8 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
 
   std::vector<Metric> metrics;
   meter.AppendTo(metrics, sampler.samples_per_epoch());
+  if (RanksOfASlice(*strategy, communicator.size()) * slice.count < communicator.size())
+    ShareNorms(trains, communicator, metrics);
   if (meter.measured() == 0 && rank == 0) {
     std::fprintf(stderr, "nothing was measured: the run has %lld steps and warmup_steps is %lld\n",
                  static_cast<long long>(meter.steps()), static_cast<long long>(spec.warmup_steps));

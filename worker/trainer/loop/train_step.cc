@@ -103,8 +103,8 @@ void TrainStep::Task::Measured(BackwardCost cost) {
   record_.marks.Communicated(cost.spans);
   record_.bytes = cost.bytes;
   if (cost.mean_square.defined()) {
-    rank_square_ = cost.rank_square;
     mean_square_ = cost.mean_square;
+    rank_square_ = owner_.SquareOfRank(cost.rank_square, cost.mean_square);
   }
 }
 
@@ -169,6 +169,13 @@ int64_t TrainStep::MostParts(int64_t global_samples) const {
   const int64_t samples =
       spec_.batch_norm == "sync" ? global_samples / slices_ : (global_samples + slices_ - 1) / slices_;
   return std::min(spec_.accumulation_steps, samples);
+}
+
+at::Tensor TrainStep::SquareOfRank(const at::Tensor& of_slice, const at::Tensor& of_mean) const {
+  const int64_t ranks = communicator_.size();
+  if (slices_ == ranks) return of_slice;
+  // The difference is proportional to 1 / samples - 1 / global_batch.
+  return of_mean + (of_slice - of_mean) * (static_cast<double>(ranks - 1) / static_cast<double>(slices_ - 1));
 }
 
 void TrainStep::Run(const Batch& batch, double rate, StepRecord& record) {

@@ -41,6 +41,10 @@ class TrainStep {
 
   // Returns the largest number of micro-batches of a rank in a step.
   int64_t MostParts(int64_t global_samples) const;
+  // Returns the squared norm that the gradient of global_batch / ranks samples is expected to have, from the
+  // squared norms of the gradient of a slice and of the mean gradient. The coordinator computes with this
+  // number of samples. A slice is larger if ranks have parts of a model, or do not train.
+  at::Tensor SquareOfRank(const at::Tensor& of_slice, const at::Tensor& of_mean) const;
   void Body(const Batch& batch, StepRecord& record);
   std::string WhyNotRecorded() const;
   void Record(const Batch& batch);

@@ -45,9 +45,10 @@ struct StepRecord {
   at::Tensor numbers = {};  // on the device; see StepNumber
 };
 
-// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples, the number of them that were
-// classified correctly, and the squared norms of this rank's gradient and of the mean over ranks (NaN if they are not known).
-// The last two exist with loss scaling only.
+// Elements of StepRecord::numbers, in double precision: the mean loss of this rank's samples, the number of
+// them that were classified correctly, and the squared norms of this rank's gradient (see
+// TrainStep::SquareOfRank) and of the mean over ranks (NaN if they are not known). The last two exist with
+// loss scaling only.
 enum StepNumber { kLoss, kCorrect, kRankSquare, kMeanSquare, kLossScale, kLeftOut };
 
 // Sums over the steps of an epoch on this rank.

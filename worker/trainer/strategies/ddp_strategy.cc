@@ -68,7 +68,7 @@ BackwardCost DdpStrategy::Backward(const at::Tensor& loss) {
     started_[i]->Wait();
     spans.push_back(started_[i]->span());
     if (spans.back().end != nullptr) cost.spans.push_back(spans.back());
-    if (reducer_->exact()) mean_squares.Add(GradientsOf(buckets_[i]));
+    if (MeasuresSquares()) mean_squares.Add(GradientsOf(buckets_[i]));
   }
   times_.End(std::move(spans));
   cost.bytes = reducer_->bytes();
@@ -184,7 +184,7 @@ void DdpStrategy::StartFullBuckets() {
       const bool known = AllUsed() || DropsAreKnown();
       known ? bucket.tail.fill_(1) : bucket.tail.copy_(at::tensor(used_));
     }
-    if (reducer_->exact()) rank_squares_.Add(GradientsOf(bucket));
+    if (MeasuresSquares()) rank_squares_.Add(GradientsOf(bucket));
     times_.Ready(bucket.flat.device());
     const int64_t before = reducer_->bytes();
     started_.push_back(reducer_->Start(bucket));

@@ -27,6 +27,8 @@ struct DdpOptions {
   // Copies all gradients of a bucket in one operation when the bucket is full, because a GPU kernel can copy
   // many of them. If false, each gradient is copied when it arrives, while it is in the cache of the CPU.
   bool copy_whole_buckets = false;
+  // Measures the squared norms of gradients, if the reducer only rounds them.
+  bool measure_squares = true;
 };
 
 // The grad() of each parameter is a view of its bucket. A hook on each gradient accumulator counts the
@@ -70,6 +72,7 @@ class DdpStrategy : public GradientStrategy {
   void TakeAllIntoBucket(const GradientBucket& bucket);
   void CountDown(int parameter);
   void StartFullBuckets();
+  bool MeasuresSquares() const { return options_.measure_squares && reducer_->only_rounds(); }
   bool AllUsed() const;
   bool DropsAreKnown() const;  // whether an earlier step has found the parameters that no rank uses
   void DropUnused();

@@ -14,7 +14,7 @@ class ExactReducer : public GradientReducer {
  public:
   using GradientReducer::GradientReducer;
   std::unique_ptr<Work> Start(const GradientBucket& bucket) override { return StartAverage(bucket.flat); }
-  bool exact() const override { return true; }
+  bool only_rounds() const override { return true; }
 };
 
 class CastReducer : public GradientReducer {
@@ -26,6 +26,7 @@ class CastReducer : public GradientReducer {
     auto work = StartAverage(rounded);
     return std::make_unique<CastWork>(bucket.flat, rounded, std::move(work));
   }
+  bool only_rounds() const override { return true; }
 
  private:
   class CastWork : public Work {

@@ -25,8 +25,9 @@ class GradientReducer {
   // are above zero on some rank stay above zero.
   virtual std::unique_ptr<Work> Start(const GradientBucket& bucket) = 0;
 
-  // Returns whether the result is the exact mean, rounded to the type of the gradients.
-  virtual bool exact() const { return false; }
+  // Returns whether the result is the mean of the gradients up to rounding. Then the squared norms of the
+  // gradients and of their mean show the noise of the gradients.
+  virtual bool only_rounds() const { return false; }
   // Returns the tensors of this rank that the reducer keeps from step to step, such as the parts of gradients
   // that were left out. Must be called between steps.
   virtual NamedTensors State() { return {}; }

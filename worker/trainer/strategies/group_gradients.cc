@@ -6,7 +6,10 @@
 namespace scalelab::trainer {
 
 GroupGradients::GroupGradients(std::vector<at::Tensor> parameters, Communicator* groups)
-    : parameters_(std::move(parameters)), groups_(groups), place_of_(parameters_.size()) {
+    : parameters_(std::move(parameters)),
+      groups_(groups),
+      place_of_(parameters_.size()),
+      counted_(parameters_.size(), true) {
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   for (const std::vector<int>& indices :
        AssignBuckets(parameters_, ReverseOrder(parameters_.size()), {kNoLimit, kNoLimit})) {
@@ -20,6 +23,8 @@ GroupGradients::GroupGradients(std::vector<at::Tensor> parameters, Communicator*
 void GroupGradients::BeginStep() {
   for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   used_.assign(parameters_.size(), false);
+  group_squares_.Take();
+  mean_squares_.Take();
 }
 
 void GroupGradients::Ready(int parameter) {
@@ -53,7 +58,9 @@ int64_t GroupGradients::Average() {
       if (flags.back() == 0) at::Tensor(bucket.views[k]).zero_();
     }
     at::Tensor(bucket.tail).copy_(at::tensor(flags));
+    AddTo(group_squares_, bucket);
     groups_->AllReduce(bucket.flat, ReduceOp::kAverage);
+    AddTo(mean_squares_, bucket);
     bytes += static_cast<int64_t>(bucket.flat.nbytes());
     // If this rank has used all parameters, no rank drops any. Skipping the bucket avoids waiting
     // for the GPU.
@@ -65,6 +72,31 @@ int64_t GroupGradients::Average() {
     }
   }
   return bytes;
+}
+
+// Adds neighbouring parameters together, because each addition is an operation on the device. The padding
+// between them is zero.
+void GroupGradients::AddTo(GradientSquares& squares, const GradientBucket& bucket) const {
+  const auto begin_of = [&](size_t k) { return bucket.views[k].storage_offset(); };
+  for (size_t first = 0; first < bucket.parameters.size(); ++first) {
+    if (!counted_[bucket.parameters[first]]) continue;
+    size_t last = first;
+    while (last + 1 < bucket.parameters.size() && counted_[bucket.parameters[last + 1]]) ++last;
+    const int64_t begin = begin_of(first), end = begin_of(last) + bucket.views[last].numel();
+    squares.Add(bucket.flat.narrow(0, begin, end - begin));
+    first = last;
+  }
+}
+
+at::Tensor GroupGradients::Squares(Communicator& all, at::Device device) {
+  if (groups_ == nullptr) return {};
+  const at::NoGradGuard no_grad;
+  const at::Tensor squares = at::zeros({2}, at::TensorOptions(device).dtype(at::kDouble));
+  const at::Tensor of_group = group_squares_.Take(), of_mean = mean_squares_.Take();
+  if (of_group.defined()) squares[0].copy_(of_group);
+  if (of_mean.defined()) squares[1].copy_(of_mean);
+  all.AllReduce(squares, ReduceOp::kSum);
+  return squares.div_(groups_->size());  // each group has added both numbers
 }
 
 int64_t GroupGradients::bytes() const {

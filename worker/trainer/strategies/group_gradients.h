@@ -8,6 +8,7 @@
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_squares.h"
 
 namespace scalelab::trainer {
 
@@ -29,10 +30,19 @@ class GroupGradients {
   // afterwards. Returns the number of bytes that were communicated. Collective.
   int64_t Average();
 
+  // Excludes parameter i from Squares, because another rank of the group has the same gradient and counts it.
+  void CountElsewhere(size_t i) { counted_[i] = false; }
+  // Returns two numbers in double precision on `device`: the squared norm of a group's gradient, mean over
+  // the groups, and the squared norm of the mean over the groups. They are those of the last Average, for
+  // the whole model, and equal on all ranks. Returns an undefined tensor if there is one group. `all`
+  // connects the ranks of all groups. Collective.
+  at::Tensor Squares(Communicator& all, at::Device device);
+
   int64_t bytes() const;
 
  private:
   void Ready(int parameter);  // called by autograd
+  void AddTo(GradientSquares& squares, const GradientBucket& bucket) const;
   at::Tensor& ViewOf(size_t i) { return buckets_[place_of_[i].first].views[place_of_[i].second]; }
 
   std::vector<at::Tensor> parameters_;
@@ -40,7 +50,9 @@ class GroupGradients {
   std::vector<GradientBucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_of_;  // by parameter: bucket, and position in it
   std::vector<bool> used_;                           // by parameter: whether it has a gradient in this step
-  GradientHooks hooks_;                              // the last member, because the hooks use all others
+  std::vector<bool> counted_;                        // by parameter: whether it is part of the squared norms
+  GradientSquares group_squares_, mean_squares_;
+  GradientHooks hooks_;  // the last member, because the hooks use all others
 };
 
 }  // namespace scalelab::trainer

@@ -29,7 +29,10 @@ LocalSgdStrategy::LocalSgdStrategy(Model& model, Communicator& communicator, con
     blocks_.push_back(block.flat);
   }
   SyncBuffers();
-  if (options.start_step > 0) together_ = std::make_unique<DdpStrategy>(model, communicator, DdpOptions{});
+  if (options.start_step > 0) {
+    // The first steps alone do not show the noise of gradients in the measured window.
+    together_ = std::make_unique<DdpStrategy>(model, communicator, DdpOptions{.measure_squares = false});
+  }
 }
 
 void LocalSgdStrategy::Step(StepTask& task) {

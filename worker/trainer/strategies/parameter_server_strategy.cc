@@ -5,11 +5,18 @@
 
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/model.h"
+#include "worker/trainer/strategies/gradient_squares.h"
 
 namespace scalelab::trainer {
 namespace {
 
 constexpr char kStaleness[] = "staleness";
+
+at::Tensor SquareOf(const at::Tensor& block) {
+  GradientSquares squares;
+  squares.Add(block);
+  return squares.Take();
+}
 
 // A rank that trains.
 class ServedStrategy : public ParameterServerStrategy {
@@ -61,6 +68,11 @@ void ServedStrategy::Step(StepTask& task) {
   const auto begin = std::make_shared<const DeviceEvent>(loss.device());
   cost.bytes = Exchange();
   cost.spans.push_back({begin, std::make_shared<const DeviceEvent>(loss.device())});
+  if (MeasuresSquares()) {
+    const at::Tensor squares = SumSquares(kOfRank, SquareOf(gradients_));
+    cost.rank_square = squares[kOfRank];
+    cost.mean_square = squares[kOfMean];
+  }
   task.Measured(std::move(cost));
 }
 
@@ -212,10 +224,13 @@ void ServerStrategy::UpdateTogether(StepTask& task) {
     sum.add_(others[rank % 2]);
     used[0].bitwise_or_(used[rank]);
   }
-  Update(task, used[0], sum.div_(trainers_));
+  sum.div_(trainers_);
+  const at::Tensor square = MeasuresSquares() ? SquareOf(sum) : at::Tensor();  // the update may change `sum`
+  Update(task, used[0], sum);
   std::vector<std::unique_ptr<Work>> answers;
   for (int rank = 0; rank < trainers_; ++rank) answers.push_back(communicator_.StartSend(range_, rank));
   for (const auto& answer : answers) answer->Wait();
+  if (square.defined()) SumSquares(kOfMean, square);
 }
 
 void ServerStrategy::UpdateOneByOne(StepTask& task) {
@@ -296,6 +311,15 @@ std::unique_ptr<Strategy> ParameterServerStrategy::Make(Model& model, Communicat
 at::Tensor ParameterServerStrategy::RangeOf(const at::Tensor& block, int server) const {
   const int64_t length = block.numel() / options_.servers;
   return block.narrow(0, length * server, length);
+}
+
+at::Tensor ParameterServerStrategy::SumSquares(Square which, const at::Tensor& square) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor squares = at::zeros({2}, square.options());
+  squares[which].copy_(square);
+  communicator_.AllReduce(squares, ReduceOp::kSum);
+  squares[kOfRank].div_(trainers_);
+  return squares;
 }
 
 void ParameterServerStrategy::ShareParameters() {

@@ -58,6 +58,13 @@ class ParameterServerStrategy : public Strategy {
 
   int RankOf(int server) const { return trainers_ + server; }
   void ShareParameters();
+  // Returns whether the servers average gradients of several ranks, so that the gradients show their noise.
+  bool MeasuresSquares() const { return averages_gradients() && trainers_ > 1; }
+  enum Square { kOfRank, kOfMean };
+  // Returns two numbers in double precision on the device, in the order of Square: the squared norm of a
+  // rank's gradient, mean over the ranks that train, and the squared norm of the mean gradient. A rank that
+  // trains passes the square of its gradient; a server passes that of its range of the mean. Collective.
+  at::Tensor SumSquares(Square which, const at::Tensor& square);
   // Returns the range of a server in a block with the layout of values_.
   at::Tensor RangeOf(const at::Tensor& block, int server) const;
 

@@ -125,6 +125,10 @@ void PipelineStrategy::MakeStages() {
   }
   gradients_ = std::make_unique<GroupGradients>(parameters_, equals_.get());
   FindTiedParameters();
+  // All owners have the sum of the gradients.
+  for (const Tied& tied : tied_) {
+    if (tied.owners->rank() > 0) gradients_->CountElsewhere(tied.position);
+  }
 }
 
 std::vector<at::Tensor> PipelineStrategy::ParametersOf(int stage) const {
@@ -191,6 +195,10 @@ void PipelineStrategy::Step(StepTask& task) {
   if (previous_) previous_->Flush();
   if (next_) next_->Flush();
   cost.bytes = sent() - sent_before + ReduceGradients();
+  if (const at::Tensor squares = gradients_->Squares(communicator_, DeviceOf(model_)); squares.defined()) {
+    cost.rank_square = squares[0];
+    cost.mean_square = squares[1];
+  }
   task.Measured(std::move(cost));
   task.Update();
 }

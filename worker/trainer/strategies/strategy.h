@@ -22,8 +22,9 @@ struct BackwardCost {
   DeviceEvent computed;     // end of autograd's computation; the rest of the step is communication
   int64_t bytes = 0;        // number of bytes that were passed to the communicator
   std::vector<Span> spans;  // times of the communication of gradients
-  // Squared norms of this rank's gradient and of the mean over the ranks: numbers in double precision on the
-  // device. Undefined if the gradients are not averaged exactly.
+  // Squared norms of the gradient of a slice of the samples and of the mean over the slices: numbers in
+  // double precision on the device. The first is that of this rank's slice, or the mean over all slices.
+  // Undefined if there is one slice, or if the mean of the gradients is not known up to rounding.
   at::Tensor rank_square, mean_square;
 };
 

@@ -109,6 +109,10 @@ void TensorStrategy::MakeGradients() {
     if (parameter.requires_grad()) parameters_.push_back(parameter);
   }
   gradients_ = std::make_unique<GroupGradients>(parameters_, equals_.get());
+  // All ranks of a group have the same gradients of parameters that are not divided.
+  for (size_t i = 0; part_ > 0 && i < parameters_.size(); ++i) {
+    if (FindDivided(parameters_[i]) == nullptr) gradients_->CountElsewhere(i);
+  }
   for (const at::Tensor& parameter : parameters_)
     part_bytes_ += static_cast<double>(parameter.storage().nbytes());
 }
@@ -130,6 +134,11 @@ void TensorStrategy::Step(StepTask& task) {
   BackwardCost cost;
   cost.computed = DeviceEvent(parameters_.front().device());
   cost.bytes = model_.layer_ranks().TakeBytes() + gradients_->Average();
+  const at::Device device = parameters_.front().device();
+  if (const at::Tensor squares = gradients_->Squares(communicator_, device); squares.defined()) {
+    cost.rank_square = squares[0];
+    cost.mean_square = squares[1];
+  }
   task.Measured(std::move(cost));
   task.Update();
 }

@@ -128,10 +128,8 @@ void ZeroStrategy::Step(StepTask& task) {
   }
   cost_.mean_square = AgreeOnUnused();
   cost_.rank_square = rank_squares_.Take();
-  // The squared norms need the complete gradient of a rank, which exists only if it is reduced once, and
-  // gradients that are not rounded.
-  const bool once = options_.stage == 1 || passes == 1;
-  if (!once || options_.wire_type != at::kFloat) cost_.mean_square.reset();
+  // The squared norms need the complete gradient of a rank, which exists only if it is reduced once.
+  if (options_.stage > 1 && passes > 1) cost_.mean_square.reset();
   task.Measured(std::move(cost_));
   task.Update();
   cost_ = {};
