@@ -1,17 +1,14 @@
 #include "db/backup.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "db/migrations.h"
 #include "db/sqlite/sqlite.h"
+#include "files/durable_file.h"
 
 namespace scalelab::db {
 namespace {
@@ -28,11 +25,6 @@ int WaitForLock(void*, int tries) {
   return 1;
 }
 
-bool Exists(const std::string& path) {
-  struct stat found {};
-  return lstat(path.c_str(), &found) == 0;
-}
-
 absl::Status CannotWrite(const std::string& path, int error) {
   const std::string sentence =
       absl::StrCat(path, " cannot be written (", std::strerror(error),
@@ -44,10 +36,10 @@ absl::Status CannotWrite(const std::string& path, int error) {
 // The incomplete copy. The destructor removes it and SQLite's files next to it, unless Finish has renamed it.
 class PartFile {
  public:
-  explicit PartFile(const std::string& file) : file_(file), path_(file + ".part") {}
+  PartFile(FileSystem& files, const std::string& file) : files_(files), file_(file), path_(file + ".part") {}
   ~PartFile() {
     if (!made_) return;
-    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) unlink((path_ + suffix).c_str());
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) files_.Remove(path_ + suffix);
   }
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
@@ -56,19 +48,18 @@ class PartFile {
   // Creates the file with its final mode, so that no other user can ever read it. Call it before SQLite opens
   // the file: closing any descriptor of a file that SQLite has open would drop SQLite's locks.
   absl::Status Make() {
-    if (Exists(file_)) {
+    if (files_.Exists(file_)) {
       return absl::AlreadyExistsError(
           absl::StrCat(file_, " exists, and a backup never overwrites a file; name another file"));
     }
-    const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EEXIST) {
+    const int error = files_.Create(path_, "");
+    if (error == EEXIST) {
       return absl::AlreadyExistsError(
           absl::StrCat(path_,
                        " exists: another backup is writing it, or one was interrupted; when none runs, "
                        "remove it and try again"));
     }
-    if (fd < 0) return CannotWrite(path_, errno);
-    close(fd);
+    if (error != 0) return CannotWrite(path_, error);
     made_ = true;
     return absl::OkStatus();
   }
@@ -76,29 +67,14 @@ class PartFile {
   // Syncs the file, renames it to its final name and syncs the folder. SQLite must have closed the file. After an error the
   // file has neither name, because a copy whose name a power failure may remove is not a backup.
   absl::Status Finish() {
-    if (auto s = Sync(path_, O_RDONLY); !s.ok()) return s;
-    if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, file_.c_str(), RENAME_NOREPLACE) != 0) {
-      // Not every filesystem supports RENAME_NOREPLACE.
-      if (errno != EINVAL || Exists(file_) || rename(path_.c_str(), file_.c_str()) != 0)
-        return CannotWrite(file_, errno);
-    }
-    made_ = false;
-    const std::string folder = std::filesystem::path(file_).parent_path();
-    const absl::Status synced = Sync(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
-    if (!synced.ok()) unlink(file_.c_str());
-    return synced;
+    const FileFailure failure = PublishFile(files_, path_, file_, /*replace=*/false);
+    if (failure.error == 0 || failure.folder) made_ = false;
+    if (failure.error == 0) return absl::OkStatus();
+    return CannotWrite(file_, failure.error);
   }
 
  private:
-  static absl::Status Sync(const std::string& path, int flags) {
-    const int fd = open(path.c_str(), flags | O_CLOEXEC);
-    // Some filesystems cannot sync folders, and have no cache of names to lose.
-    const bool synced = fd >= 0 && (fsync(fd) == 0 || ((flags & O_DIRECTORY) != 0 && errno == EINVAL));
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    return synced ? absl::OkStatus() : CannotWrite(path, error);
-  }
-
+  FileSystem& files_;
   const std::string file_, path_;
   bool made_ = false;
 };
@@ -137,8 +113,9 @@ absl::Status Check(const std::string& part) {
 
 }  // namespace
 
-absl::Status BackupDatabase(const std::string& path, const std::string& file) {
-  if (!Exists(path)) {
+absl::Status BackupDatabase(const std::string& path, const std::string& file, FileSystem* file_system) {
+  FileSystem& files = file_system == nullptr ? SystemFiles() : *file_system;
+  if (!files.Exists(path)) {
     return absl::NotFoundError(
         absl::StrCat("There is no database ", path, "; name the folder of a service that has run"));
   }
@@ -152,7 +129,7 @@ absl::Status BackupDatabase(const std::string& path, const std::string& file) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a scalelab database; name the folder of a service that has run"));
   }
-  PartFile part(file);
+  PartFile part(files, file);
   if (auto s = part.Make(); !s.ok()) return s;
   absl::Status status = Copy(**source, part.path());
   if (status.ok()) status = Check(part.path());

@@ -5,6 +5,10 @@
 
 #include "absl/status/status.h"
 
+namespace scalelab {
+class FileSystem;
+}
+
 namespace scalelab::db {
 
 // Copies the database `path`, as of one moment during the call, to the new file `file` (mode 0600, complete
@@ -21,6 +25,9 @@ namespace scalelab::db {
 //   RESOURCE_EXHAUSTED   no space left for `file`
 //   UNAVAILABLE          another process has locked `path`
 //   DATA_LOSS            `path` is damaged
-absl::Status BackupDatabase(const std::string& path, const std::string& file);
+//
+// `file_system` has both files; null: the machine's.
+absl::Status BackupDatabase(const std::string& path, const std::string& file,
+                            FileSystem* file_system = nullptr);
 
 }  // namespace scalelab::db

@@ -1,9 +1,7 @@
 #include "server/data_dir.h"
 
-#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -42,14 +40,6 @@ absl::Status MakeDirectories(const std::filesystem::path& path) {
   return absl::OkStatus();
 }
 
-// Reads at most `size` bytes from the start of a file.
-std::string ReadSmall(int fd, size_t size) {
-  std::string text(size, '\0');
-  const ssize_t length = pread(fd, text.data(), size, 0);
-  text.resize(length > 0 ? length : 0);
-  return text;
-}
-
 absl::StatusOr<LockFile> Lock(const std::string& directory) {
   const std::string file = directory + "/scalelabd.lock";
   absl::StatusOr<std::optional<LockFile>> lock = LockFile::TakeWithProcessId(file);
@@ -60,16 +50,6 @@ absl::StatusOr<LockFile> Lock(const std::string& directory) {
   return absl::FailedPreconditionError(absl::StrCat("another scalelabd (pid ",
                                                     known ? absl::StrCat(holder->pid) : "unknown", ") uses ",
                                                     directory, "; stop it or set another --data"));
-}
-
-absl::Status SyncFolder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  // Some filesystems cannot sync folders, and have no cache of names to lose.
-  const bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (synced) return absl::OkStatus();
-  return CannotUse(path, absl::StrCat("it cannot be synced: ", std::strerror(error)));
 }
 
 constexpr size_t kTokenBytes = 32;
@@ -85,14 +65,14 @@ absl::StatusOr<std::string> RandomSecret() {
 
 }  // namespace
 
-absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
+absl::StatusOr<DataDir> DataDir::Open(const std::string& path, FileSystem* files) {
   if (path.empty() || path[0] != '/')
     return absl::InvalidArgumentError(absl::StrCat("data directory '", path, "' is not an absolute path"));
   if (absl::Status status = MakeDirectories(path); !status.ok()) return status;
   absl::StatusOr<LockFile> lock = Lock(path);
   if (!lock.ok()) return lock.status();
   // From here on, its destructor releases the lock at every return.
-  DataDir directory(path, *std::move(lock));
+  DataDir directory(path, *std::move(lock), files == nullptr ? SystemFiles() : *files);
   absl::StatusOr<std::string> token = directory.Secret("client.token", RandomSecret);
   if (!token.ok()) return token.status();
   directory.client_token_ = *std::move(token);
@@ -103,15 +83,15 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   return directory;
 }
 
-// The file is renamed into place when it is complete, so that a crash leaves no partial secret.
 absl::StatusOr<std::string> DataDir::Secret(const std::string& name,
                                             const std::function<absl::StatusOr<std::string>()>& make) const {
-  const std::string file = path_ + "/" + name, part = file + ".part";
-  if (int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
-    std::string token(absl::StripAsciiWhitespace(ReadSmall(fd, kSecretBytes)));
+  const std::string file = path_ + "/" + name;
+  std::string content;
+  const int error = files_->Read(file, kSecretBytes, content);
+  if (error == 0) {
+    std::string token(absl::StripAsciiWhitespace(content));
     struct stat found {};
-    const bool open_to_others = fstat(fd, &found) == 0 && (found.st_mode & 077) != 0;
-    close(fd);
+    const bool open_to_others = stat(file.c_str(), &found) == 0 && (found.st_mode & 077) != 0;
     if (open_to_others) {
       return absl::FailedPreconditionError(
           absl::StrCat(file, " is readable by other users; chmod 600 it, or delete it to get a new one"));
@@ -121,26 +101,15 @@ absl::StatusOr<std::string> DataDir::Secret(const std::string& name,
           absl::StrCat(file, " contains no secret; delete it, and the next start creates a new one"));
     }
     return token;
-  } else if (errno != ENOENT) {
-    return CannotUse(path_, absl::StrCat(name, " cannot be read: ", std::strerror(errno)));
   }
+  if (error != ENOENT) return CannotUse(path_, absl::StrCat(name, " cannot be read: ", std::strerror(error)));
   const absl::StatusOr<std::string> token = make();
   if (!token.ok()) return token.status();
-  const std::string line = *token + "\n";
-  unlink(part.c_str());  // left over from a crash
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  bool written =
-      fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(fd) == 0;
-  written = written && rename(part.c_str(), file.c_str()) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (!written) return CannotUse(path_, absl::StrCat(name, " cannot be written: ", std::strerror(error)));
-  // Jobs and clients use the secret as soon as it is returned, so its name must survive a power failure.
-  if (absl::Status synced = SyncFolder(path_); !synced.ok()) {
-    unlink(file.c_str());
-    return synced;
-  }
-  return token;
+  // Jobs and clients use the secret as soon as it is returned, so it must survive a power failure.
+  const FileFailure failure = WriteDurably(*files_, file, absl::StrCat(*token, "\n"));
+  if (failure.error == 0) return token;
+  const std::string what = failure.folder ? "it cannot be synced" : absl::StrCat(name, " cannot be written");
+  return CannotUse(path_, absl::StrCat(what, ": ", std::strerror(failure.error)));
 }
 
 }  // namespace scalelab::server

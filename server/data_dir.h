@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "files/durable_file.h"
 #include "files/lock_file.h"
 
 namespace scalelab::server {
@@ -22,8 +23,8 @@ class DataDir {
   //   tls.pem          0600; the key and the certificate of TCP, made when they are first used (server/tls_identity.h)
   //   allocations/     directory of the local scheduler
   // Returns FAILED_PRECONDITION if another scalelabd uses the directory, PERMISSION_DENIED or INVALID_ARGUMENT
-  // if it cannot be used. The message names the path and what to do.
-  static absl::StatusOr<DataDir> Open(const std::string& path);
+  // if it cannot be used. The message names the path and what to do. `files` has the secrets; null: the machine's.
+  static absl::StatusOr<DataDir> Open(const std::string& path, FileSystem* files = nullptr);
 
   const std::string& path() const { return path_; }
   const std::string& client_token() const { return client_token_; }
@@ -37,10 +38,12 @@ class DataDir {
   std::string allocations() const { return path_ + "/allocations"; }
 
  private:
-  DataDir(std::string path, LockFile lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  DataDir(std::string path, LockFile lock, FileSystem& files)
+      : path_(std::move(path)), lock_(std::move(lock)), files_(&files) {}
 
   std::string path_;
   LockFile lock_;
+  FileSystem* files_;  // never null
   std::string client_token_;
   std::string server_key_;
 };

@@ -1,13 +1,8 @@
 #include "db/sqlite/identity.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
-#include <cstdio>
+#include <cstdint>
 #include <cstring>
-#include <filesystem>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -26,55 +21,37 @@ absl::Status CannotUse(const std::string& file, int error) {
 }
 
 // Returns the contents of the identity file, or "" if there is none.
-absl::StatusOr<std::string> Recorded(const std::string& file) {
-  const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0 && errno == ENOENT) return "";
-  if (fd < 0) return CannotUse(file, errno);
-  char text[256];
-  const ssize_t length = read(fd, text, sizeof(text));
-  const int error = errno;
-  close(fd);
-  if (length < 0) return CannotUse(file, error);
-  return std::string(absl::StripAsciiWhitespace({text, static_cast<size_t>(length)}));
-}
-
-// Creates the file atomically.
-absl::Status Record(const std::string& file, const std::string& identity) {
-  const std::string part = file + ".part", line = identity + "\n";
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  bool written = fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) &&
-                 fsync(fd) == 0 && rename(part.c_str(), file.c_str()) == 0;
-  int error = errno;
-  if (fd >= 0) close(fd);
-  if (!written) return CannotUse(file, error);
-  const std::string folder = std::filesystem::path(file).parent_path();
-  const int directory = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  written = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);  // EINVAL: it cannot be synced here
-  error = errno;
-  if (directory >= 0) close(directory);
-  return written ? absl::OkStatus() : CannotUse(file, error);
+absl::StatusOr<std::string> Recorded(FileSystem& files, const std::string& file) {
+  std::string text;
+  const int error = files.Read(file, 256, text);
+  if (error == ENOENT) return "";
+  if (error != 0) return CannotUse(file, error);
+  return std::string(absl::StripAsciiWhitespace(text));
 }
 
 }  // namespace
 
-absl::Status CheckDatabaseExists(const std::string& path) {
-  const absl::StatusOr<std::string> recorded = Recorded(FileOf(path));
+absl::Status CheckDatabaseExists(const std::string& path, FileSystem& files) {
+  const absl::StatusOr<std::string> recorded = Recorded(files, FileOf(path));
   if (!recorded.ok()) return recorded.status();
   if (recorded->empty()) return absl::OkStatus();
-  struct stat found {};
-  if (stat(path.c_str(), &found) == 0 && found.st_size > 0) return absl::OkStatus();
+  int64_t size = 0;
+  if (files.Size(path, size) == 0 && size > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(path, " is missing or empty, but ", FileOf(path),
                    " shows that a database existed; restore a backup, or remove ", FileOf(path),
                    " to start with an empty database"));
 }
 
-absl::Status CheckIdentity(Database& db) {
+absl::Status CheckIdentity(Database& db, FileSystem& files) {
   const absl::StatusOr<std::string> identity = db.QueryText("SELECT value FROM meta WHERE name = 'identity'");
   if (!identity.ok()) return identity.status();
-  const absl::StatusOr<std::string> recorded = Recorded(FileOf(db.path()));
+  const absl::StatusOr<std::string> recorded = Recorded(files, FileOf(db.path()));
   if (!recorded.ok()) return recorded.status();
-  if (recorded->empty()) return Record(FileOf(db.path()), *identity);
+  if (recorded->empty()) {
+    const FileFailure failure = WriteDurably(files, FileOf(db.path()), absl::StrCat(*identity, "\n"));
+    return failure.error == 0 ? absl::OkStatus() : CannotUse(FileOf(db.path()), failure.error);
+  }
   if (*recorded == *identity) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(db.path(), " is not the database that belongs here: its identity is ", *identity, ", but ",

@@ -6,15 +6,16 @@
 
 #include "absl/status/status.h"
 #include "db/sqlite/sqlite.h"
+#include "files/durable_file.h"
 
 namespace scalelab::db {
 
 // Checks, before the database `path` is opened for writing, that it is neither missing nor empty while its identity file
 // exists. Returns FAILED_PRECONDITION with what to do.
-absl::Status CheckDatabaseExists(const std::string& path);
+absl::Status CheckDatabaseExists(const std::string& path, FileSystem& files);
 
 // Compares the identity in `db`, whose schema is the newest, with the file; writes the file if there is none. Returns
 // FAILED_PRECONDITION if they differ.
-absl::Status CheckIdentity(Database& db);
+absl::Status CheckIdentity(Database& db, FileSystem& files);
 
 }  // namespace scalelab::db

@@ -37,11 +37,9 @@ void Redo(std::string& file, const Operation& change) {
 }
 
 void Redo(std::map<std::string, int>& directory, const Operation& entry) {
-  if (entry.kind == Operation::Kind::kCreate) {
-    directory[entry.path] = entry.inode;
-  } else {
-    directory.erase(entry.path);
-  }
+  if (entry.kind != Operation::Kind::kCreate) directory.erase(entry.path);
+  if (entry.kind == Operation::Kind::kCreate) directory[entry.path] = entry.inode;
+  if (entry.kind == Operation::Kind::kRename) directory[entry.target] = entry.inode;
 }
 
 }  // namespace
@@ -94,6 +92,17 @@ Disk::Result Disk::Unlink(const std::string& path) {
   return result;
 }
 
+Disk::Result Disk::Rename(const std::string& from, const std::string& to) {
+  const std::shared_ptr<File> file = Find(from);
+  Operation operation{Operation::Kind::kRename, file->inode, from};
+  operation.target = to;
+  const Result result = Step(std::move(operation), true);
+  if (result != Result::kOk) return result;
+  files_.erase(from);
+  files_[to] = file;
+  return result;
+}
+
 Disk::Result Disk::SyncDirectory() { return Step({Operation::Kind::kSyncDirectory}, true); }
 
 Disk::Result Disk::Read() {
@@ -127,6 +136,7 @@ void PowerCuts::Apply(std::shared_ptr<const Operation> operation) {
     }
     case Operation::Kind::kCreate:
     case Operation::Kind::kUnlink:
+    case Operation::Kind::kRename:
       pending_entries_.push_back({number, std::move(operation)});
       break;
     case Operation::Kind::kSync: {

@@ -13,12 +13,13 @@ namespace scalelab::powercut {
 
 // One change of the disk. Changes become durable by a later sync of the same file, or of the directory.
 struct Operation {
-  enum class Kind { kWrite, kTruncate, kSync, kCreate, kUnlink, kSyncDirectory };
+  enum class Kind { kWrite, kTruncate, kSync, kCreate, kUnlink, kSyncDirectory, kRename };
   Kind kind;
   int inode = 0;
-  std::string path = {};  // kCreate, kUnlink
-  int64_t offset = 0;     // kWrite; kTruncate: the new size
-  std::string data = {};  // kWrite
+  std::string path = {};    // kCreate, kUnlink, kRename
+  int64_t offset = 0;       // kWrite; kTruncate: the new size
+  std::string data = {};    // kWrite
+  std::string target = {};  // kRename: the new path
 };
 using Log = std::vector<std::shared_ptr<const Operation>>;
 
@@ -55,6 +56,8 @@ class Disk {
   Result Truncate(File& file, int64_t size);
   Result Sync(File& file);
   Result Unlink(const std::string& path);
+  // Renames the file `from`, which exists, and replaces a file `to`.
+  Result Rename(const std::string& from, const std::string& to);
   Result SyncDirectory();
   // Counts a read as an operation, so that it can fail too.
   Result Read();
@@ -91,7 +94,8 @@ class PowerCuts {
   // Number of operations that were replayed.
   size_t position() const { return position_; }
   // Returns one of the possible images. It contains all changes that were synced. Each other change is in it or is lost; of
-  // a write, it may contain only some sectors of 512 bytes.
+  // a write, it may contain only some sectors of 512 bytes. A rename is in it as a whole or is lost. It may be in the image
+  // without the content of the file.
   Image Cut(std::mt19937_64& random) const;
 
  private:
@@ -108,7 +112,7 @@ class PowerCuts {
   size_t position_ = 0;
   std::map<int, File> files_;
   std::map<std::string, int> directory_;  // durable entries
-  std::vector<Change> pending_entries_;   // kCreate and kUnlink
+  std::vector<Change> pending_entries_;   // kCreate, kUnlink and kRename
 };
 
 // Returns a hash of all names and contents.

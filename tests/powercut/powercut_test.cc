@@ -12,7 +12,6 @@
 // SCALELAB_POWERCUT_SEED=S starts with another workload. A failure prints the seed and the number of the operation.
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/contract/store_fixture.h"
 #include "tests/powercut/disk.h"
+#include "tests/powercut/disk_files.h"
 #include "tests/powercut/disk_vfs.h"
 #include "tests/powercut/workload.h"
 
@@ -41,46 +41,30 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 // The results of a recorded workload.
 struct Recording {
   Log log;
-  std::string identity;               // content of the identity file
-  size_t opened = 0;                  // length of the log when the store was open
   std::vector<std::string> contents;  // [i]: after i acknowledged commits
   std::vector<size_t> acknowledged;   // [i]: length of the log when commit i + 1 was acknowledged
 };
 
 class PowerCut : public ::testing::TestWithParam<bool> {
  protected:
-  PowerCut() {
-    // The store checks that a non-empty file has this name; the simulated disk has the contents.
-    std::ofstream(path_) << "placeholder";
-  }
-  absl::StatusOr<std::unique_ptr<Store>> Open() {
+  absl::StatusOr<std::unique_ptr<Store>> Open(FileSystem& files) {
     db::SqliteOptions options;
     options.path = path_;
     options.rollback_journal = GetParam();
     options.readers = 1;
     options.checkpoint_pages = 24;  // so that a short workload has checkpoints
+    options.files = &files;
     return db::OpenSqliteStore(options);
   }
-  void SetIdentity(const std::string& identity) {
-    std::filesystem::remove(path_ + ".id");
-    if (!identity.empty()) std::ofstream(path_ + ".id") << identity;
-  }
-  std::string GetIdentity() {
-    std::ifstream file(path_ + ".id");
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
   // Runs the workload on a disk without faults.
   Recording Record(uint64_t seed) {
     Recording recording;
-    SetIdentity("");
     Disk disk;
     disk.set_recording(true);
     DiskVfs vfs(disk);
-    auto store = Open();
+    DiskFiles files(disk);
+    auto store = Open(files);
     EXPECT_TRUE(store.ok()) << store.status();
-    recording.identity = GetIdentity();
-    recording.opened = disk.log().size();
     Workload workload(seed);
     std::mt19937_64 random(seed);
     Model model;
@@ -96,7 +80,7 @@ class PowerCut : public ::testing::TestWithParam<bool> {
         EXPECT_TRUE((*store)->Maintain().ok());
       if (random() % 16 == 0) {  // restart the store, which runs a checkpoint
         store->reset();
-        store = Open();
+        store = Open(files);
         EXPECT_TRUE(store.ok()) << store.status();
       }
     }
@@ -139,7 +123,8 @@ class PowerCut : public ::testing::TestWithParam<bool> {
   Finding Inspect(Image image, bool further_work, uint64_t seed) {
     Disk disk(std::move(image));
     const DiskVfs vfs(disk);
-    auto store = Open();
+    DiskFiles files(disk);
+    auto store = Open(files);
     if (!store.ok()) return {"", absl::StrCat("cannot be opened: ", store.status().ToString())};
     Finding finding = Read(**store);
     if (finding.wrong.empty() && further_work) finding.wrong = WorkOn(**store, seed);
@@ -206,12 +191,8 @@ class PowerCut : public ::testing::TestWithParam<bool> {
   // Returns the error that was found in an image of a power cut after `position` operations, or "".
   std::string CheckImage(const Recording& recording, size_t position, Image image, uint64_t seed,
                          Findings& known, Counts& counts) {
-    const bool identified = position >= recording.opened;
-    std::shared_ptr<const Finding>& finding = known.of_images[HashOf(image) + (identified ? 1 : 0)];
-    if (finding == nullptr) {
-      SetIdentity(identified ? recording.identity : "");
-      finding = Examine(std::move(image), seed, known, counts);
-    }
+    std::shared_ptr<const Finding>& finding = known.of_images[HashOf(image)];
+    if (finding == nullptr) finding = Examine(std::move(image), seed, known, counts);
     if (!finding->wrong.empty()) return finding->wrong;
     size_t commits = 0;
     while (commits < recording.acknowledged.size() && recording.acknowledged[commits] <= position) ++commits;
@@ -285,17 +266,17 @@ TEST_P(PowerCut, AnErrorOfAnyOperationChangesNothingAndPasses) {
     for (int64_t number = -1; (wanted == 0 || checked < wanted) && (number < 0 || number < operations);
          ++checked) {
       SCOPED_TRACE(absl::StrCat("seed ", seed, " operation ", number));
-      SetIdentity("");
       Disk disk;
       DiskVfs vfs(disk);
+      DiskFiles files(disk);
       std::mt19937_64 random(seed + static_cast<uint64_t>(number + 1));
       const int64_t length = random() % 2 == 0 ? 0 : static_cast<int64_t>(random() % 40);
       if (number >= 0) disk.set_fault({number, number + length, random() % 2 == 0});
-      auto store = Open();
+      auto store = Open(files);
       if (!store.ok()) {
         ++failed;
         disk.set_fault({});
-        store = Open();
+        store = Open(files);
       }
       ASSERT_TRUE(store.ok()) << store.status();
       Workload workload(seed);

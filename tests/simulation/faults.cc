@@ -49,8 +49,14 @@ constexpr Kind kKinds[] = {{"request lost", 0.2},
                            {"job requeued", 0.2},
                            {"job suspended", 0.2},
                            {"long completing", 0.3},
-                           {"job cancelled from outside", 0.2}};
+                           {"job cancelled from outside", 0.2},
+                           {"agent crashes", 0.2},
+                           {"agent suspended", 0.2},
+                           {"agent cut off", 0.2},
+                           {"agent replaced", 0.2},
+                           {"message of an agent late", 0.2}};
 static_assert(std::size(kKinds) == static_cast<size_t>(Fault::kCount));
+constexpr size_t kFirstOfAgent = static_cast<size_t>(Fault::kAgentCrash);
 
 }  // namespace
 
@@ -59,9 +65,13 @@ const char* Name(Fault fault) { return kKinds[static_cast<size_t>(fault)].name; 
 Faults::Faults(Random& random, const EventQueue& queue) : random_(random), queue_(queue) {
   end_ = random.Time(absl::Minutes(5), absl::Minutes(40));
   const double share = random.Chance(0.1) ? 0 : random.Unit() * 0.7;
-  for (size_t i = 0; i < probability_.size(); ++i) {
-    if (random.Chance(share)) probability_[i] = kKinds[i].highest * (0.02 + 0.98 * random.Unit());
-  }
+  const auto draw = [&](Random& from, size_t i) {
+    if (from.Chance(share)) probability_[i] = kKinds[i].highest * (0.02 + 0.98 * from.Unit());
+  };
+  for (size_t i = 0; i < kFirstOfAgent; ++i) draw(random, i);
+  Random other = random;  // a copy, so that the agent does not change the other numbers of the seed
+  has_agent_ = other.Chance(0.3);
+  for (size_t i = kFirstOfAgent; has_agent_ && i < probability_.size(); ++i) draw(other, i);
 }
 
 bool Faults::Occurs(Fault fault) {

@@ -53,6 +53,12 @@ enum class Fault : int {
   kJobSuspended,
   kLongCompleting,
   kCancelledOutside,
+  // Of the agent of a user. Only a part of the seeds have one.
+  kAgentCrash,
+  kAgentAway,      // suspended
+  kAgentCut,       // its connection is interrupted
+  kAgentReplaced,  // by a second agent of the user
+  kAgentSlow,      // a message of the coordinator or the agent is late
   kCount
 };
 
@@ -72,6 +78,8 @@ class Faults {
   absl::Duration End() const { return end_; }
   bool Over() const { return queue_.Steady() >= end_; }
   const std::array<int64_t, static_cast<size_t>(Fault::kCount)>& counts() const { return counts_; }
+  // Returns whether jobs run through the agent of a user in this seed.
+  bool HasAgent() const { return has_agent_; }
   // Returns the names of the faults that this seed enables.
   std::string EnabledNames() const;
 
@@ -79,6 +87,7 @@ class Faults {
   Random& random_;
   const EventQueue& queue_;
   absl::Duration end_;
+  bool has_agent_ = false;
   std::array<double, static_cast<size_t>(Fault::kCount)> probability_{};
   std::array<int64_t, static_cast<size_t>(Fault::kCount)> counts_{};
 };

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <memory>
 
 #include "server/core/explain.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/event_files.h"
+#include "tests/simulation/user_agent.h"
 #include "tests/simulation/worker.h"
 
 namespace scalelab::simulation {
@@ -36,11 +38,16 @@ class Simulation {
         clients_(world_, network_, model_, slurm_.nodes()) {
     process_.set_scheduler([this] { return slurm_.NewScheduler(); });
     process_.set_events(events_);
+    if (world_.faults.HasAgent()) {
+      agent_ = std::make_unique<UserAgent>(world_, process_, slurm_);
+      slurm_.set_agent(agent_.get());
+    }
   }
 
   Result Run() {
     world_.Trace("faults until ", absl::FormatDuration(world_.faults.End()), ": ",
                  world_.faults.EnabledNames());
+    if (agent_ != nullptr) world_.Trace("jobs run through the agent of a user");
     process_.Start();
     CheckSometimes();
     world_.queue.RunUntil(world_.faults.End());
@@ -125,6 +132,7 @@ class Simulation {
   EventFiles events_;
   Site site_;
   Slurm slurm_;
+  std::unique_ptr<UserAgent> agent_;  // null: the process of the coordinator runs Slurm's programs itself
   Clients clients_;
 };
 

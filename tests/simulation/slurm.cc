@@ -104,6 +104,7 @@ class Slurm::Scheduler final : public server::Scheduler {
   absl::StatusOr<server::ClusterView> View() override { return real_->View(); }
   absl::Status Cancel(const std::vector<std::string>& tokens) override {
     slurm_.cancelling_ = {tokens.begin(), tokens.end()};
+    slurm_.cancelled_.insert(tokens.begin(), tokens.end());
     absl::Status status = real_->Cancel(tokens);
     slurm_.cancelling_.clear();
     return status;
@@ -119,7 +120,7 @@ std::unique_ptr<server::Scheduler> Slurm::NewScheduler() {
   options.script.runs_dir = kRunsDirectory;
   options.now = [this] { return absl::UnixEpoch() + world_.queue.Steady(); };
   options.wall = [this] { return world_.queue.Wall(); };
-  options.runner = this;
+  options.runner = agent_ != nullptr ? agent_ : this;
   cancelling_.clear();  // a crash ends a call
   starting_ = true;
   auto real = server::NewSlurmScheduler(std::move(options));
@@ -159,6 +160,14 @@ absl::StatusOr<CommandResult> Slurm::Run(const std::vector<std::string>& argv, c
   return result;
 }
 
+absl::StatusOr<CommandResult> Slurm::RunForAgent(const std::vector<std::string>& argv, bool late) {
+  for_agent_ = true;
+  late_ = late;
+  absl::StatusOr<CommandResult> result = Run(argv, "", {}, absl::ZeroDuration());
+  for_agent_ = late_ = false;
+  return result;
+}
+
 // Returns whether the controller answers.
 bool Slurm::BeginCall(const std::string& program) {
   if (starting_) return true;
@@ -166,17 +175,17 @@ bool Slurm::BeginCall(const std::string& program) {
      : program == "squeue"  ? polls_
      : program == "scancel" ? cancels_
                             : views_);
-  hooks_.maybe_crash();
-  if (world_.faults.Occurs(Fault::kSlurmSlow))
+  if (!for_agent_) hooks_.maybe_crash();
+  if (!for_agent_ && world_.faults.Occurs(Fault::kSlurmSlow))
     hooks_.block(world_.random.Time(absl::Seconds(1), absl::Seconds(25)));
   if (world_.queue.Steady() >= away_until_) return true;
-  hooks_.block(world_.random.Time(absl::ZeroDuration(), absl::Seconds(10)));
+  if (!for_agent_) hooks_.block(world_.random.Time(absl::ZeroDuration(), absl::Seconds(10)));
   world_.Trace("slurm: no answer to ", program);
   return false;
 }
 
 void Slurm::EndCall() {
-  if (starting_) return;
+  if (starting_ || for_agent_) return;
   if (world_.faults.Occurs(Fault::kSlurmSlow))
     hooks_.block(world_.random.Time(absl::Seconds(1), absl::Seconds(25)));
   hooks_.maybe_crash();
@@ -206,17 +215,17 @@ CommandResult Slurm::Sbatch(const std::string& name) {
     return Failure("Batch job submission failed: Invalid qos specification");
   }
   for (const auto& [id, job] : jobs_) {
-    if (job->request.token == name && !job->late && !IsOver(job->state))
+    if (job->request.token == name && !job->late && !late_ && !IsOver(job->state))
       world_.Violation("job ", name, " is submitted again although squeue lists job ", id);
   }
   const JobRequest request = requests_.at(name);
-  hooks_.accepting(request);
+  if (!late_) hooks_.accepting(request);
   if (world_.faults.Occurs(Fault::kSubmitLate)) {
     world_.queue.After(world_.random.Time(absl::Seconds(1), absl::Minutes(5)),
                        [this, request] { Accept(request, /*late=*/true); });
     return TimedOut();
   }
-  Accept(request, /*late=*/false);
+  Accept(request, late_);
   if (world_.faults.Occurs(Fault::kSubmitUnanswered)) return TimedOut();
   return Success(absl::StrCat(number_, "\n"));
 }
@@ -268,7 +277,8 @@ CommandResult Slurm::Scancel(const std::string& name, const std::set<std::string
     if (fails && world_.random.Chance(0.5)) continue;
     if (job->foreign) world_.Violation("job ", id, " of another user was cancelled");
     // Slurm has a second job of a name only after a second sbatch.
-    if (!cancelling_.contains(job->request.token) && submits_of_[job->request.token] < 2)
+    const bool asked = (late_ ? cancelled_ : cancelling_).contains(job->request.token);
+    if (!asked && submits_of_[job->request.token] < 2)
       world_.Violation("job ", id, " of ", job->request.token,
                        " is cancelled, and the service did not ask for that");
     world_.Trace("slurm: cancels job ", id, " of ", job->request.token);

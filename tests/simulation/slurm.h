@@ -47,6 +47,12 @@ class Slurm final : public server::CommandRunner {
                                             const std::vector<std::string>& variables,
                                             absl::Duration timeout) override;
 
+  // Makes the schedulers of NewScheduler run their programs through `agent`.
+  void set_agent(server::CommandRunner* agent) { agent_ = agent; }
+  // Runs one of Slurm's programs in another process than that of the service: the service does not crash or block in the
+  // call. `late`: the service does not wait for the program any more.
+  absl::StatusOr<server::CommandResult> RunForAgent(const std::vector<std::string>& argv, bool late);
+
   // Returns the jobs of the service that have not ended. `late`: also those that Slurm accepted minutes after sbatch had
   // failed, which the service may not expect any more.
   std::vector<std::string> LiveJobs(bool late) const;
@@ -115,6 +121,9 @@ class Slurm final : public server::CommandRunner {
   bool scheduling_ = false, starting_ = false;
   int64_t submits_ = 0, polls_ = 0, cancels_ = 0, views_ = 0;
   std::set<std::string> cancelling_;  // names in the call of Scheduler::Cancel in progress
+  std::set<std::string> cancelled_;   // names in any call of Scheduler::Cancel
+  server::CommandRunner* agent_ = nullptr;
+  bool for_agent_ = false, late_ = false;  // of RunForAgent
 };
 
 }  // namespace scalelab::simulation
