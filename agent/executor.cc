@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,7 +18,9 @@ namespace {
 constexpr size_t kMaxOutput = 3 << 20;
 constexpr size_t kMaxErrors = 64 << 10;
 constexpr int64_t kMaxTimeoutMs = 300'000;
-constexpr int kMaxReads = 4;  // at the same time
+constexpr int kMaxCalls = 4;  // at the same time
+// Requests to read files wait for a removal, and the coordinator disconnects an agent that does not answer them within 15 s.
+constexpr absl::Duration kRemoveFor = absl::Seconds(2);
 
 v1::ServeRequest::Answer Refusal(const absl::Status& why) {
   v1::ServeRequest::Answer answer;
@@ -40,16 +44,42 @@ v1::ServeRequest::Answer AnswerOf(server::CommandResult result) {
   return answer;
 }
 
-// Reads a part of a file. A read that hangs continues when its connection has ended (serve.cc), so the number of reads of this
-// process is limited.
-absl::StatusOr<std::string> Read(const User& user, const v1::ServeResponse::ReadFile& read) {
-  static std::atomic<int> reads = 0;
+// Calls `work`, which reads or removes files. A call that hangs continues when its connection has ended (serve.cc), so the
+// number of calls in this process is limited.
+absl::StatusOr<std::string> WithFiles(const std::function<absl::StatusOr<std::string>()>& work) {
+  static std::atomic<int> calls = 0;
   absl::StatusOr<std::string> data = absl::UnavailableError(absl::StrCat(
-      "the filesystem has not answered ", kMaxReads, " earlier reads; check it on the login node"));
-  if (++reads <= kMaxReads)
-    data = ReadUserFile(user.directory, read.directory(), read.name(), read.offset(), read.length());
-  --reads;
+      "the filesystem has not answered ", kMaxCalls, " earlier requests; check it on the login node"));
+  if (++calls <= kMaxCalls) data = work();
+  --calls;
   return data;
+}
+
+// Removes files, and returns a serialized message.
+absl::StatusOr<std::string> Remove(const User& user, const v1::ServeResponse::RemoveFiles& remove) {
+  using Files = v1::ServeResponse::RemoveFiles;
+  v1::ServeRequest::Removed answer;
+  if (remove.kind() == Files::EMPTY_STUDY) {
+    const absl::StatusOr<bool> present =
+        RemoveEmptyStudy(user.directory, remove.directory(), remove.dry_run());
+    if (!present.ok()) return present.status();
+    answer.set_has_study(*present);
+    return answer.SerializeAsString();
+  }
+  if (remove.kind() != Files::LOGS && remove.kind() != Files::EVERYTHING)
+    return absl::UnimplementedError("this version of the agent does not know which files to remove");
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kRemoveFor);
+  const absl::StatusOr<UserFilesRemoved> removed =
+      RemoveUserFiles(user.directory, remove.directory(),
+                      remove.kind() == Files::LOGS ? FilesOf::kLogs : FilesOf::kEverything, remove.dry_run(),
+                      [end] { return std::chrono::steady_clock::now() > end; });
+  if (!removed.ok()) return removed.status();
+  answer.set_directories(removed->files.directories);
+  answer.set_files(removed->files.files);
+  answer.set_bytes(removed->files.bytes);
+  answer.set_why_left(removed->files.why_left);
+  answer.set_incomplete(!removed->complete);
+  return answer.SerializeAsString();
 }
 
 }  // namespace
@@ -72,8 +102,12 @@ v1::ServeRequest::Answer Executor::Answer(const v1::ServeResponse& request) cons
   v1::ServeRequest::Answer answer;
   if (request.has_execute()) {
     answer = Execute(request.execute());
-  } else if (request.has_read_file()) {
-    absl::StatusOr<std::string> data = Read(user_, request.read_file());
+  } else if (request.has_read_file() || request.has_remove_files()) {
+    absl::StatusOr<std::string> data = WithFiles([&]() -> absl::StatusOr<std::string> {
+      if (request.has_remove_files()) return Remove(user_, request.remove_files());
+      const v1::ServeResponse::ReadFile& read = request.read_file();
+      return ReadUserFile(user_.directory, read.directory(), read.name(), read.offset(), read.length());
+    });
     if (data.ok())
       answer.set_standard_output(*std::move(data));
     else
@@ -86,6 +120,12 @@ v1::ServeRequest::Answer Executor::Answer(const v1::ServeResponse& request) cons
 }
 
 std::string Describe(const v1::ServeResponse& request) {
+  if (request.has_remove_files()) {
+    const v1::ServeResponse::RemoveFiles& remove = request.remove_files();
+    return absl::StrCat("remove ",
+                        absl::AsciiStrToLower(v1::ServeResponse::RemoveFiles::Kind_Name(remove.kind())),
+                        " of ", remove.directory());
+  }
   if (request.has_read_file())
     return absl::StrCat("read ", request.read_file().directory(), "/", request.read_file().name());
   std::string text =

@@ -148,10 +148,18 @@ void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionW
       if (watch.suspended()) return;
       if (options.log) options.log(Describe(request));
     }
+    if (request.has_remove_files()) {
+      // After a suspension, the run may have been retried and need its checkpoints. `watch` exists as long as
+      // the stream.
+      absl::MutexLock lock(&connection->writing);
+      if (connection->stream == nullptr || watch.suspended()) return;
+    }
     v1::ServeRequest message;
     *message.mutable_answer() = connection->executor.Answer(request);
     absl::MutexLock lock(&connection->writing);
     if (connection->stream == nullptr) return;
+    if (options.log && request.has_remove_files() && !request.remove_files().dry_run())
+      options.log(Describe(request));
     if (options.log && !message.answer().error().empty())
       options.log(absl::StrCat("refused: ", message.answer().error()));
     connection->stream->Write(message);  // after an error, the next read fails

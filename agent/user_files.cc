@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/checks.h"
@@ -48,17 +49,35 @@ absl::StatusOr<int> OpenFolder(const std::string& directory, absl::string_view r
   return fd;
 }
 
+absl::Status CheckOwn(const std::string& directory) {
+  struct stat found {};
+  if (lstat(directory.c_str(), &found) != 0) return Failed("open", directory, errno);
+  if (S_ISDIR(found.st_mode) && found.st_uid == geteuid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(directory, " is not a directory of this user; ask the operator to remove it"));
+}
+
+// Opens the directory of the user for removals.
+absl::StatusOr<AttemptFiles> OpenOwn(const std::string& directory) {
+  // A missing directory must not look as if the files in it had been removed: its filesystem may not be mounted.
+  if (auto s = CheckOwn(directory); !s.ok()) return absl::FailedPreconditionError(s.message());
+  return AttemptFiles::Open(directory);
+}
+
+// Parses an id. Names such as "007" are none.
+bool ReadId(const std::string& text, int64_t* id) {
+  return absl::SimpleAtoi(text, id) && *id > 0 && absl::StrCat(*id) == text;
+}
+
+absl::Status NoAttempt(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(path, " is not the directory of an attempt or a study"));
+}
+
 }  // namespace
 
 absl::Status MakeUserDirectory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return Failed("create", directory, errno);
-  struct stat found {};
-  if (lstat(directory.c_str(), &found) != 0) return Failed("open", directory, errno);
-  if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(directory, " is not a directory of this user; ask the operator to remove it"));
-  }
-  return absl::OkStatus();
+  return CheckOwn(directory);
 }
 
 absl::Status PrepareJob(const std::string& directory, const std::string& job, const std::string& script) {
@@ -108,6 +127,34 @@ absl::StatusOr<std::string> ReadUserFile(const std::string& directory, const std
   if (got < 0) return Failed("read", path, errno);
   data.resize(static_cast<size_t>(got));
   return data;
+}
+
+absl::StatusOr<UserFilesRemoved> RemoveUserFiles(const std::string& directory, const std::string& attempt,
+                                                 FilesOf what, bool dry_run,
+                                                 const std::function<bool()>& over) {
+  if (auto s = CheckBelow(attempt, directory); !s.ok()) return s;
+  const std::vector<std::string> parts = absl::StrSplit(attempt.substr(directory.size() + 1), '/');
+  int64_t study = 0, run = 0;
+  if (parts.size() != 3 || !ReadId(parts[0], &study) || !ReadId(parts[1], &run)) return NoAttempt(attempt);
+  absl::StatusOr<AttemptFiles> files = OpenOwn(directory);
+  if (!files.ok()) return files.status();
+  UserFilesRemoved removed;
+  const absl::Status status =
+      files->Remove(attempt, study, run, parts[2], what, dry_run, removed.files, over);
+  removed.complete = !absl::IsCancelled(status);
+  if (removed.complete && !status.ok()) return status;
+  return removed;
+}
+
+absl::StatusOr<bool> RemoveEmptyStudy(const std::string& directory, const std::string& study, bool dry_run) {
+  if (auto s = CheckBelow(study, directory); !s.ok()) return s;
+  int64_t id = 0;
+  if (!ReadId(study.substr(directory.size() + 1), &id)) return NoAttempt(study);
+  absl::StatusOr<AttemptFiles> files = OpenOwn(directory);
+  if (!files.ok()) return files.status();
+  absl::StatusOr<bool> present = files->HasStudy(id);
+  if (present.ok() && *present && !dry_run) files->RemoveEmptyStudy(id);
+  return present;
 }
 
 }  // namespace scalelab::agent

@@ -36,7 +36,7 @@ std::string Suggestion(const std::string& word, const std::string& prefix, bool 
   for (const Structure& structure : Structures()) {
     if (keys) names.emplace_back(structure.key);
   }
-  if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help", "job", "output"});
+  if (!keys) names.insert(names.end(), {"config", "check-config", "version", "help", "job", "as", "output"});
   std::string nearest = Nearest(word, {names.begin(), names.end()});
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", prefix, nearest, "?");
 }
@@ -217,7 +217,7 @@ absl::Status FillDefaults(ServerConfig& config) {
 // The contents of the command line, as text.
 struct CommandLine {
   std::vector<std::vector<std::string>> values{Settings().size()};  // of each setting
-  std::string file, backup_file, output = "text";
+  std::string file, backup_file, job_user, output = "text";
   bool check = false, print_version = false, test_job = false;
   CLI::App *backup = nullptr, *doctor = nullptr;
 };
@@ -247,6 +247,10 @@ void Define(CLI::App& app, CommandLine& line) {
       ->option_text("FORMAT");
   line.doctor->add_flag("--job", line.test_job,
                         "Also run a job of the scheduler that checks paths, programs and network of a node");
+  line.doctor
+      ->add_option("--as", line.job_user,
+                   "With jobs_run_as: user: submit the job of --job under the account USER; needs root")
+      ->option_text("USER");
 }
 
 constexpr char kDescription[] =
@@ -337,6 +341,11 @@ absl::StatusOr<Command> ParseCommand(int argc, const char* const* argv, const st
   if (*line.doctor) {
     command.kind = Command::Kind::kDoctor;
     command.test_job = line.test_job;
+    command.job_user = line.job_user;
+    if (!line.job_user.empty() && read.ok() && command.config.jobs_run_as != "user") {
+      return Invalid(
+          "doctor --as USER needs jobs_run_as: user; without it, the account of scalelabd submits the jobs");
+    }
     command.text = std::string(read.message());
     std::string output;
     if (absl::Status status = SetChoice(output, line.output, {"text", "json"}); !status.ok())

@@ -109,8 +109,9 @@ struct Command {
   // kPrint (--help, --version): output for stdout. kBackup: absolute path of the new file. kDoctor: the mistake in
   // the configuration; empty if there is none.
   std::string text;
-  bool json = false;      // kDoctor: -o json
-  bool test_job = false;  // kDoctor: --job
+  bool json = false;          // kDoctor: -o json
+  bool test_job = false;      // kDoctor: --job
+  std::string job_user = {};  // kDoctor: --as
 };
 
 // Parses the command line and the file of --config. --version prints the program's name and `version`. The

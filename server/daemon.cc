@@ -146,8 +146,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   });
 
   if (!config.metrics.empty()) daemon->metrics_ = std::make_unique<Metrics>(kVersion);
-  daemon->retention_ = std::make_unique<Retention>(
-      RetentionOptions{config.retention, config.runs_dir, absl::Now}, *daemon->store_);
+  if (config.jobs_run_as == "user") daemon->agents_ = std::make_unique<AgentHub>();
+  RetentionOptions retention{config.retention, config.runs_dir, absl::Now};
+  retention.agents = daemon->agents_.get();
+  daemon->retention_ = std::make_unique<Retention>(std::move(retention), *daemon->store_);
 
   SenderOptions send;
   send.deliver = [channels = std::make_shared<const Channels>(config.notify)](const db::NoticeRow& notice) {
@@ -160,7 +162,6 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const ServerConfig& config
   // Null until the coordinator exists. The first poll of the coordinator detects changes
   // that happened before.
   auto coordinator_or_null = std::make_shared<std::atomic<Coordinator*>>(nullptr);
-  if (config.jobs_run_as == "user") daemon->agents_ = std::make_unique<AgentHub>();
   const SlurmSchedulerOptions slurm = SlurmOptions(config, *tls);
   absl::StatusOr<std::unique_ptr<Scheduler>> scheduler;
   if (daemon->agents_ != nullptr) {

@@ -34,7 +34,8 @@ static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Comma
           .users_submit = config.jobs_run_as == "user",
           .sbatch_options = config.sbatch_options,
           .rollback_journal = config.rollback_journal,
-          .test_job = command.test_job};
+          .test_job = command.test_job,
+          .job_user = command.job_user};
 }
 
 int main(int argc, char** argv) {

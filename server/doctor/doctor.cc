@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/doctor/account.h"
 #include "server/doctor/facts.h"
 #include "server/doctor/machine_checks.h"
 #include "server/doctor/program_checks.h"
@@ -34,12 +35,16 @@ Finding CheckAccount(const Findings& others, uid_t user) {
   return Ok("account", "checked as root");
 }
 
-void CheckPlaces(const Subject& subject, uid_t user, Findings& findings) {
-  DirectoryUse data{.subject = "data", .must_be_local = !subject.rollback_journal, .must_be_private = true};
-  Add(CheckDirectory(ReadDirectory(subject.data_dir), data, user), findings);
+void CheckRuns(const Subject& subject, uid_t user, Findings& findings) {
   DirectoryUse runs{
       .subject = "runs", .nodes_use_it = subject.scheduler == "slurm", .users_write = subject.users_submit};
   Add(CheckDirectory(ReadDirectory(subject.runs_dir), runs, user), findings);
+}
+
+void CheckPlaces(const Subject& subject, const DirectoryFacts& data_dir, uid_t user, Findings& findings) {
+  DirectoryUse data{.subject = "data", .must_be_local = !subject.rollback_journal, .must_be_private = true};
+  Add(CheckDirectory(data_dir, data, user), findings);
+  CheckRuns(subject, user, findings);
   Add(CheckSecrets(ReadSecrets(subject.data_dir), user), findings);
   const pid_t server = RunningServer(subject.data_dir);
   for (const std::string& address : subject.listen) {
@@ -75,12 +80,15 @@ void CheckCertificate(const Subject& subject, Findings& findings) {
   Add(CheckTls(files, absl::Now()), findings);
 }
 
-Findings CheckJob(const Subject& subject, const Run& run) {
-  if (subject.users_submit) {
-    return {Warning("node", "no test job, because jobs run under the accounts of their users",
-                    "submit a short study from the account of a user: scalelab study submit FILE")};
+// `as_user`: this process has the account of a user, as the agents that submit jobs.
+Findings CheckJob(const Subject& subject, bool as_user, const Run& run) {
+  if (subject.users_submit && !as_user) {
+    return {
+        Warning("node", "no test job, because jobs run under the accounts of their users",
+                "sudo scalelabd doctor --config FILE --job --as USER, or run it as a user of the cluster")};
   }
   TestJob job;
+  job.as_user = as_user;
   job.slurm = subject.scheduler == "slurm";
   job.sbatch_options = subject.sbatch_options;
   job.worker_program = subject.worker_program;
@@ -103,16 +111,37 @@ Findings Examine(const Subject& subject, const Run& run) {
   findings.push_back(CheckClock(ReadClock()));
   findings.push_back(CheckLimits(ReadLimits()));
   Add(CheckUnit(run), findings);
-  findings.push_back(CheckAccount(findings, user));
-  if (!subject.mistake.empty()) return findings;  // the other members of `subject` may not be set
+  if (!subject.mistake.empty()) {  // the other members of `subject` may not be set
+    findings.push_back(CheckAccount(findings, user));
+    return findings;
+  }
 
-  CheckPlaces(subject, user, findings);
-  CheckCertificate(subject, findings);
+  const DirectoryFacts data_dir = ReadDirectory(subject.data_dir);
+  bool as_user = subject.users_submit && IsClusterUser(data_dir, user);
+  if (as_user) {
+    findings.push_back(Ok(
+        "account", absl::StrCat("user ", user,
+                                " submits jobs; data, keys, tls and addresses are checked under the account "
+                                "of the service only")));
+    CheckRuns(subject, user, findings);
+  } else {
+    findings.push_back(CheckAccount(findings, user));
+    CheckPlaces(subject, data_dir, user, findings);
+    CheckCertificate(subject, findings);
+  }
   Add(CheckWorkerPrograms(run, subject.worker_program, subject.version), findings);
   if (!subject.munge_socket.empty()) findings.push_back(CheckMunge(run, subject.munge_socket));
+  if (!subject.job_user.empty()) {
+    if (const absl::Status changed = BecomeUser(subject.job_user); !changed.ok()) {
+      findings.push_back(
+          Error("account", std::string(changed.message()), "run this as root, or without --as as that user"));
+      return findings;
+    }
+    as_user = true;
+  }
   if (subject.scheduler == "slurm")
-    Add(CheckSlurm(run, subject.sbatch_options, subject.users_submit), findings);
-  if (subject.test_job) Add(CheckJob(subject, run), findings);
+    Add(CheckSlurm(run, subject.sbatch_options, subject.users_submit && !as_user), findings);
+  if (subject.test_job) Add(CheckJob(subject, as_user, run), findings);
   return findings;
 }
 

@@ -24,9 +24,11 @@ struct Subject {
   std::vector<std::pair<std::string, std::string>> sbatch_options;
   bool rollback_journal = false;
   bool test_job = false;  // run a job too
+  // With users_submit: the account under which the test job is submitted. Empty: that of this process.
+  std::string job_user = {};
 };
 
-// `run` runs the programs.
+// `run` runs the programs. If `subject.job_user` is not empty, this process has that account when the function returns.
 Findings Examine(const Subject& subject, const Run& run);
 
 }  // namespace scalelab::server::doctor

@@ -23,7 +23,12 @@ companion() {
 echo "node $(hostname)"
 echo "time $(date +%s.%N)"
 echo "user $(id -u)"
-for program in "$worker" "$(companion scalelab-rank)" "$(companion scalelab-trainer)"; do
+programs=("$worker")
+# A script starts the worker elsewhere, for example in an image, and the worker finds the other files there.
+script=
+[ "$(head -c 2 "$worker" 2>/dev/null | tr -d '\0')" = '#!' ] && script=yes
+[ -n "$script" ] || programs+=("$(companion scalelab-rank)" "$(companion scalelab-trainer)")
+for program in "${programs[@]}"; do
   if [ -x "$program" ]; then
     ldd "$program" 2>/dev/null | sed -n "s|^[[:space:]]*\([^ ]*\) => not found.*|library $program \1|p"
   else
@@ -31,7 +36,7 @@ for program in "$worker" "$(companion scalelab-rank)" "$(companion scalelab-trai
   fi
 done
 echo "version $("$worker" --version 2>&1 | head -n 1)"
-[ -e "$dir/../share/scalelab/adapters/probe.py" ] || echo "missing $dir/../share/scalelab/adapters"
+[ -n "$script" ] || [ -e "$dir/../share/scalelab/adapters/probe.py" ] || echo "missing $dir/../share/scalelab/adapters"
 echo "word $(cat "$directory/word" 2>&1 | head -n 1)"
 if (: >"$directory/node") 2>/dev/null; then echo 'write yes'; else echo 'write no'; fi
 if [ -n "$host" ]; then

@@ -33,6 +33,14 @@ std::vector<std::string> MissingLibraries(const std::string& ldd) {
   return missing;
 }
 
+// Returns whether an executable is a script, by the output of ldd. Sites write scripts that start the worker elsewhere,
+// for example in an image of Apptainer.
+bool IsScript(const Run& run, const std::string& program, const CommandResult& ldd) {
+  if (!absl::StrContains(absl::StrCat(ldd.out, ldd.err), "not a dynamic executable")) return false;
+  const absl::StatusOr<CommandResult> executable = run({"test", "-x", program}, "");
+  return executable.ok() && executable->ok();
+}
+
 }  // namespace
 
 std::string WhyFailed(const absl::StatusOr<CommandResult>& result) {
@@ -97,12 +105,26 @@ Findings CheckUnit(const Run& run) {
 
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version) {
   Findings findings;
+  const std::string trainer = CompanionProgram(worker_program, "scalelab-trainer");
   const std::vector<std::string> programs = {worker_program,
-                                             CompanionProgram(worker_program, "scalelab-rank"),
-                                             CompanionProgram(worker_program, "scalelab-trainer")};
+                                             CompanionProgram(worker_program, "scalelab-rank"), trainer};
+  bool worker_is_script = false;
   for (const std::string& program : programs) {
     const absl::StatusOr<CommandResult> libraries = run({"ldd", program}, "");
     if (!libraries.ok() || !libraries->ok()) {
+      if (libraries.ok() && IsScript(run, program, *libraries)) {
+        worker_is_script = worker_is_script || program == worker_program;
+        continue;
+      }
+      if (worker_is_script) {  // the worker finds the other programs where the script starts it
+        if (program == trainer) {
+          findings.push_back(
+              Warning("programs", absl::StrCat(program, ": ", WhyFailed(libraries)),
+                      "write a script that starts scalelab-trainer; scalelabd needs it for studies of "
+                      "native engines"));
+        }
+        continue;
+      }
       findings.push_back(Error("programs", absl::StrCat(program, ": ", WhyFailed(libraries)),
                                "install the package scalelab-worker, or set worker_program"));
       continue;
@@ -112,17 +134,26 @@ Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, 
                                "install the packages with these libraries"));
     }
   }
-  if (!findings.empty()) return findings;
+  if (HasError(findings)) return findings;
   const absl::StatusOr<CommandResult> started = run({worker_program, "--version"}, "");
   if (!started.ok() || !started->ok())
-    return {Error("programs", absl::StrCat(worker_program, ": ", WhyFailed(started)), "install it again")};
+    return {Error("programs", absl::StrCat(worker_program, ": ", WhyFailed(started)),
+                  worker_is_script ? "correct the script" : "install it again")};
   const std::string printed(absl::StripAsciiWhitespace(started->out));
   const std::string expected = absl::StrCat("scalelab-worker ", version);
   if (printed != expected) {
-    return {Warning("programs", absl::StrCat(worker_program, " is ", printed, ", and scalelabd is ", version),
-                    "install the same version of scalelab-server and scalelab-worker")};
+    findings.push_back(Warning("programs",
+                               absl::StrCat(worker_program, " is ", printed, ", and scalelabd is ", version),
+                               "install the same version of scalelab-server and scalelab-worker"));
   }
-  return {Ok("programs", absl::StrCat(worker_program, ", scalelab-rank and scalelab-trainer start here"))};
+  if (findings.empty()) {
+    findings.push_back(Ok("programs", worker_is_script
+                                          ? absl::StrCat(worker_program, " is a script, and starts here")
+                                          : absl::StrCat(worker_program,
+                                                         ", scalelab-rank and scalelab-trainer start "
+                                                         "here")));
+  }
+  return findings;
 }
 
 }  // namespace scalelab::server::doctor

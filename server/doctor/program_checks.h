@@ -19,7 +19,7 @@ Finding CheckMunge(const Run& run, const std::string& socket);
 Findings CheckUnit(const Run& run);
 
 // Checks that scalelab-worker starts, has the version of scalelabd, and finds the programs and libraries
-// that it needs.
+// that it needs. The programs may be scripts; if scalelab-worker is one, the other programs need not be here.
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version);
 
 // Checks Slurm's programs and its controller, MUNGE and the partitions. Also checks that this account may submit

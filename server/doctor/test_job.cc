@@ -132,7 +132,9 @@ Findings RunTestJob(const Run& run, const TestJob& job) {
   };
   if (!created) {
     return {Error("node", absl::StrCat("cannot create a directory in ", job.runs_dir, ": ", reason),
-                  "run this as the account of the service")};
+                  job.as_user
+                      ? absl::StrCat("let every user create a directory there: chmod 1777 ", job.runs_dir)
+                      : "run this as the account of the service")};
   }
 
   NodeExpectation expected;

@@ -20,6 +20,7 @@ struct TestJob {
   absl::Duration limit = absl::Minutes(2);    // the job is cancelled if it has not ended after this time
   std::function<void(absl::Duration)> sleep;  // waits between two queries of the queue; tests replace it
   std::function<absl::Duration()> now;        // a clock that is never set back; tests replace it
+  bool as_user = false;  // this process has the account of a user, and not that of the service
 };
 
 // Creates a directory below `runs_dir`, runs the job, interprets its output and removes the directory. If no

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "files/attempt_files.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
 
@@ -275,7 +276,7 @@ absl::StatusOr<std::optional<int64_t>> Retention::MeasureFiles(Removal what,
                                                                db::Micros now, absl::Duration max_age,
                                                                const std::function<bool()>& over) {
   if (studies.empty()) return 0;
-  auto files = AttemptFiles::Open(options_.runs_dir);
+  auto files = RunFiles::Open(options_.runs_dir, options_.agents);
   if (!files.ok()) return files.status();
   int64_t sum = 0;
   for (const int64_t id : studies) {
@@ -354,7 +355,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
     if (!unfinished.contains(id)) studies->push_back(id);
   }
   if (studies->empty()) return response;
-  auto files = AttemptFiles::Open(options_.runs_dir);
+  auto files = RunFiles::Open(options_.runs_dir, options_.agents);
   if (!files.ok()) return files.status();
   FilesRemoved removed;
   for (const int64_t id : *studies) {
@@ -392,6 +393,7 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       status = present.status();
     }
     response.set_studies(response.studies() + 1);
+    if (!status.ok() && files->Waits(id)) continue;  // reported below
     if (!status.ok()) {
       spdlog::warn("retention: {} of study {} remain, and are tried again: {}", What(due.what), id,
                    std::string(status.message()));
@@ -401,16 +403,22 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
     }
   }
   LogLeft(removed);
+  if (const std::set<std::string>& users = files->waiting(); !users.empty()) {
+    const std::string waiting = absl::StrCat("waiting for the agents of ", absl::StrJoin(users, ", "));
+    response.set_rule(absl::StrCat(due.rule, " (", waiting, ")"));
+    if (!dry_run) spdlog::info("retention: {}: {}", due.rule, waiting);
+  }
   response.set_directories(removed.directories);
   response.set_bytes(removed.bytes);
   return response;
 }
 
-absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int64_t study, db::Micros until,
+absl::Status Retention::RemoveFilesOf(RunFiles& files, Removal removal, int64_t study, db::Micros until,
                                       bool dry_run, const std::function<bool()>& over,
                                       FilesRemoved& removed) {
   const FilesOf what = removal == Removal::kLogs ? FilesOf::kLogs : FilesOf::kEverything;
   absl::Status first_error;
+  const std::function<bool()> cancelled = [&] { return over() || stop_.stopped(); };
   std::set<int64_t> runs;  // runs whose checkpoints are already removed or counted
   for (int64_t after = 0; !over() && !stop_.stopped();) {
     const auto attempts = db::ListEndedAttempts(store_, study, until, after, kAttemptsPerRead);
@@ -420,8 +428,8 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int6
       if (over() || stop_.stopped()) break;
       after = attempt.id;
       if (attempt.directory.empty()) continue;  // restored from an archive, which has no files
-      first_error.Update(
-          files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run, removed));
+      first_error.Update(files.Remove(attempt.directory, study, attempt.run_id, attempt.token, what, dry_run,
+                                      cancelled, removed));
       if (what != FilesOf::kEverything || !runs.insert(attempt.run_id).second) continue;
       // Ask directly before the removal, because the run may have been retried in the meantime.
       const absl::StatusOr<bool> ended = db::RunEndedBy(store_, study, attempt.run_id, until);
@@ -429,7 +437,7 @@ absl::Status Retention::RemoveFilesOf(AttemptFiles& files, Removal removal, int6
       if (!*ended) continue;
       const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
       first_error.Update(files.Remove(absl::StrCat(run, "/", db::kCheckpointsName), study, attempt.run_id,
-                                      db::kCheckpointsName, what, dry_run, removed));
+                                      db::kCheckpointsName, what, dry_run, cancelled, removed));
     }
     if (attempts->empty()) break;
   }

@@ -17,8 +17,8 @@
 #include "db/retention/retention.h"
 #include "db/store.h"
 #include "scalelab/v1/admin.pb.h"
-#include "server/retention/attempt_files.h"
 #include "server/retention/rules.h"
+#include "server/retention/run_files.h"
 #include "server/time/steady_mutex.h"
 #include "server/time/stop_signal.h"
 
@@ -30,12 +30,14 @@ struct RetentionOptions {
   std::function<absl::Time()> now;  // the wall clock
   // Time until the thread first applies the rules, and time between later applications.
   absl::Duration first = absl::Minutes(5), period = absl::Hours(1);
+  // The agents of users, which remove the files of jobs that ran under the users' accounts. Null: there are none.
+  AgentHub* agents = nullptr;
 };
 
 // Runs a thread that applies the rules periodically, from the constructor to Stop.
 class Retention {
  public:
-  // `store` must outlive this object.
+  // `store` and `options.agents` must outlive this object.
   Retention(RetentionOptions options, db::Store& store);
   // Calls Stop with an infinite grace.
   ~Retention();
@@ -95,7 +97,7 @@ class Retention {
   absl::StatusOr<v1::PruneResponse::Removed> RemovePoints(const Due& due, db::Micros now, bool dry_run);
   absl::StatusOr<v1::PruneResponse::Removed> RemoveFiles(const Due& due, db::Micros now, bool dry_run,
                                                          const std::function<bool()>& over);
-  absl::Status RemoveFilesOf(AttemptFiles& files, db::Removal removal, int64_t study, db::Micros until,
+  absl::Status RemoveFilesOf(RunFiles& files, db::Removal removal, int64_t study, db::Micros until,
                              bool dry_run, const std::function<bool()>& over, FilesRemoved& removed);
   // Removes the directories of studies whose rows are deleted and whose files were not changed for `age`.
   absl::StatusOr<v1::PruneResponse::Removed> RemoveDeletedStudies(absl::Duration age, db::Micros now,

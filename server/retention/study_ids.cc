@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "db/retention/retention.h"
-#include "server/retention/attempt_files.h"
+#include "files/attempt_files.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {

@@ -124,11 +124,18 @@ int OpenWorker(const std::string& directory, pid_t pid) {
 }
 
 absl::StatusOr<pid_t> StartWorker(const std::string& directory, const std::vector<std::string>& argv,
-                                  const std::vector<std::string>& environment) {
+                                  const std::vector<std::string>& environment, const std::string& secret) {
   const std::string log = directory + "/worker.log";
-  const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (in < 0) return SystemError("open", "/dev/null");
+  const std::string line = secret + "\n";
+  int ends[2] = {-1, -1};  // of a pipe, which holds the line until the worker reads it
+  if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("make", "a pipe for the worker");
+  const int in = ends[0];
   absl::Cleanup close_in = [&] { close(in); };
+  const ssize_t count = write(ends[1], line.data(), line.size());
+  const int error = errno;
+  close(ends[1]);
+  errno = error;
+  if (count != static_cast<ssize_t>(line.size())) return SystemError("write to", "the pipe of the worker");
   const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (out < 0) return SystemError("open", log);
   absl::Cleanup close_out = [&] { close(out); };

@@ -44,9 +44,9 @@ std::string LockOf(const std::string& directory);
 // check prevents signals to an unrelated process, because process ids are reused.
 int OpenWorker(const std::string& directory, pid_t pid);
 
-// Starts `argv` as the leader of a new session, with `environment` as its whole environment. Appends its
-// output to <directory>/worker.log.
+// Starts `argv` as the leader of a new session, with `environment` as its whole environment and the line `secret` on its
+// standard input. Appends its output to <directory>/worker.log.
 absl::StatusOr<pid_t> StartWorker(const std::string& directory, const std::vector<std::string>& argv,
-                                  const std::vector<std::string>& environment);
+                                  const std::vector<std::string>& environment, const std::string& secret);
 
 }  // namespace scalelab::server

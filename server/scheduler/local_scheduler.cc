@@ -48,15 +48,14 @@ std::vector<std::string> FindGpus(int count) {
   return gpus;
 }
 
-// Returns the environment of this process with the variables of the job.
-std::vector<std::string> Environment(const JobRequest& request, const std::vector<std::string>& gpus) {
+// Returns the environment of this process, without secrets and with the GPUs of the job.
+std::vector<std::string> Environment(const std::vector<std::string>& gpus) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (absl::StartsWith(*entry, "SCALELAB_ALLOCATION_SECRET=")) continue;
     if (!gpus.empty() && absl::StartsWith(*entry, "CUDA_VISIBLE_DEVICES=")) continue;
     environment.push_back(*entry);
   }
-  environment.push_back("SCALELAB_ALLOCATION_SECRET=" + request.secret);
   if (!gpus.empty()) environment.push_back("CUDA_VISIBLE_DEVICES=" + absl::StrJoin(gpus, ","));
   return environment;
 }
@@ -401,7 +400,7 @@ void LocalScheduler::Launch(const PendingJob& next, absl::Duration now) {
   // Only exclusive jobs are pinned: pinned ranks of two jobs could share a core.
   if (request.exclusive) worker.push_back("--bind");
   absl::StatusOr<std::unique_ptr<WatchedJob>> job =
-      WatchedJob::Start(directory, record, worker, Environment(request, record.gpus));
+      WatchedJob::Start(directory, record, worker, Environment(record.gpus), request.secret);
   if (!job.ok()) {
     record.state = State::kBootFail;
     record.reason = std::string(job.status().message());

@@ -37,9 +37,10 @@ std::string DescribeExit(const siginfo_t& info) {
 
 absl::StatusOr<std::unique_ptr<WatchedJob>> WatchedJob::Start(const std::string& directory, JobRecord record,
                                                               const std::vector<std::string>& argv,
-                                                              const std::vector<std::string>& environment) {
+                                                              const std::vector<std::string>& environment,
+                                                              const std::string& secret) {
   if (absl::Status written = WriteJobRecord(directory, record); !written.ok()) return written;
-  const absl::StatusOr<pid_t> pid = StartWorker(directory, argv, environment);
+  const absl::StatusOr<pid_t> pid = StartWorker(directory, argv, environment, secret);
   if (!pid.ok()) return pid.status();
   auto job = std::make_unique<WatchedJob>(directory, std::move(record));
   job->pidfd_ = pidfd_open(*pid, 0);

@@ -21,10 +21,11 @@ namespace scalelab::server {
 
 class WatchedJob {
  public:
-  // Writes job.json, then starts the worker `argv`.
+  // Writes job.json, then starts the worker `argv`. The other parameters are those of StartWorker.
   static absl::StatusOr<std::unique_ptr<WatchedJob>> Start(const std::string& directory, JobRecord record,
                                                            const std::vector<std::string>& argv,
-                                                           const std::vector<std::string>& environment);
+                                                           const std::vector<std::string>& environment,
+                                                           const std::string& secret);
   // Watches a job that already runs: a process holds its lock.
   WatchedJob(std::string directory, JobRecord record)
       : directory_(std::move(directory)), record_(std::move(record)) {}

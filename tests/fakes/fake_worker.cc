@@ -9,6 +9,7 @@
 // $FAKE_WORKER_REPORT names a FIFO: the worker writes one line "<pid> <child pid or 0> <secret> <cuda
 // devices>" to it once it holds the lock.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
@@ -24,6 +25,15 @@ namespace {
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? "-" : value;
+}
+
+// Returns the first line of standard input; "-" if there is none.
+std::string InputLine() {
+  std::string line;
+  char c = 0;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (poll(&input, 1, 0) > 0 && read(STDIN_FILENO, &c, 1) == 1 && c != '\n') line += c;
+  return line.empty() ? "-" : line;
 }
 
 }  // namespace
@@ -60,7 +70,7 @@ int main(int argc, char** argv) {
   }
   std::FILE* report = std::fopen(Variable("FAKE_WORKER_REPORT").c_str(), "w");
   if (report == nullptr) return 6;
-  std::fprintf(report, "%d %d %s %s\n", getpid(), child, Variable("SCALELAB_ALLOCATION_SECRET").c_str(),
+  std::fprintf(report, "%d %d %s %s\n", getpid(), child, InputLine().c_str(),
                Variable("CUDA_VISIBLE_DEVICES").c_str());
   std::fclose(report);
   while (true) {

@@ -16,14 +16,18 @@
 
 namespace scalelab::server {
 
-// A request to an agent: to run a program, or to read a part of a file.
+// A request to an agent: to run a program, to read a part of a file, or to remove files.
 struct AgentRequest {
-  std::vector<std::string> argv;  // empty: read a file
+  std::vector<std::string> argv;  // empty: read or remove files
   std::string input;
   std::vector<std::string> variables;
   absl::Duration timeout = absl::Seconds(30);
   std::string directory, file;  // the file to read
   int64_t offset = 0, length = 0;
+  // What to do with the files in `directory`, see RemoveFiles in agent.proto.
+  enum class Files { kRead, kRemoveLogs, kRemoveEverything, kRemoveEmptyStudy };
+  Files files = Files::kRead;
+  bool dry_run = false;  // only count the files to remove
 };
 
 // The connection to one agent. Methods may be called from any thread, also after the connection has ended. They must not

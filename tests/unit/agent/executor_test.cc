@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -135,6 +136,38 @@ TEST_F(ExecutorTest, TheDescriptionHasNoSecret) {
   (*request.mutable_execute()->mutable_environment())["SCALELAB_ALLOCATION_SECRET"] = "hidden";
   EXPECT_THAT(Describe(request), HasSubstr("sbatch --dependency=singleton --job-name=j"));
   EXPECT_THAT(Describe(request), testing::Not(HasSubstr("hidden")));
+}
+
+TEST_F(ExecutorTest, FilesOfAnAttemptAreRemoved) {
+  const std::string attempt = root_ + "/alice/7/12/token";
+  std::filesystem::create_directories(attempt);
+  std::ofstream(attempt + "/model") << "weights";
+  v1::ServeResponse request;
+  request.set_id(3);
+  request.mutable_remove_files()->set_kind(v1::ServeResponse::RemoveFiles::EVERYTHING);
+  request.mutable_remove_files()->set_directory(attempt);
+  EXPECT_EQ(Describe(request), "remove everything of " + attempt);
+  for (const bool dry_run : {true, false}) {
+    EXPECT_TRUE(std::filesystem::exists(attempt + "/model"));
+    request.mutable_remove_files()->set_dry_run(dry_run);
+    const auto answer = Answer(request);
+    v1::ServeRequest::Removed removed;
+    ASSERT_TRUE(removed.ParseFromString(answer.standard_output()));
+    EXPECT_EQ(answer.error(), "");
+    EXPECT_EQ(answer.id(), 3);
+    EXPECT_EQ(removed.directories(), 1);
+    EXPECT_EQ(removed.bytes(), 7);
+    EXPECT_FALSE(removed.incomplete());
+  }
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/alice/7/12"));
+  request.mutable_remove_files()->set_kind(v1::ServeResponse::RemoveFiles::EMPTY_STUDY);
+  request.mutable_remove_files()->set_directory(root_ + "/alice/7");
+  v1::ServeRequest::Removed study;
+  ASSERT_TRUE(study.ParseFromString(Answer(request).standard_output()));
+  EXPECT_TRUE(study.has_study());
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/alice/7"));
+  request.mutable_remove_files()->clear_kind();
+  EXPECT_THAT(Answer(request).error(), HasSubstr("does not know which files"));
 }
 
 }  // namespace

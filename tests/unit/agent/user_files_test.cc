@@ -117,5 +117,48 @@ TEST_F(UserFiles, AFifoIsReportedAndNotOpened) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(UserFiles, OnlyAttemptsBelowTheDirectoryAreRemoved) {
+  const auto never = [] { return false; };
+  const auto remove = [&](const std::string& attempt) {
+    return RemoveUserFiles(own_, attempt, FilesOf::kEverything, /*dry_run=*/false, never).status();
+  };
+  EXPECT_EQ(remove(own_ + "/7/12/token").code(), absl::StatusCode::kFailedPrecondition)
+      << "a missing directory may be one that is not mounted";
+  for (const char* path :
+       {"/alice/allocations/job/job.sh", "/alice/7/12/token/a", "/alice/07/12/token/a", "/bob/7/12/token/a"})
+    Write(root_ + path, "a");
+  for (const char* path :
+       {"/alice/allocations/job/job.sh", "/alice/7/12", "/alice/7", "/alice", "/alice/07/12/token",
+        "/bob/7/12/token", "/alice/../bob/7/12/token", "/alice/7/12/token/a", "/alice/7/12/.."}) {
+    EXPECT_EQ(remove(root_ + path).code(), absl::StatusCode::kInvalidArgument) << path;
+  }
+  EXPECT_TRUE(remove(own_ + "/7/12/token").ok());
+  EXPECT_FALSE(fs::exists(own_ + "/7/12"));
+  EXPECT_TRUE(fs::exists(own_ + "/allocations/job/job.sh"));
+  EXPECT_TRUE(fs::exists(root_ + "/bob/7/12/token/a"));
+  EXPECT_FALSE(RemoveEmptyStudy(own_, own_ + "/allocations", false).ok());
+  EXPECT_TRUE(RemoveEmptyStudy(own_, own_ + "/7", /*dry_run=*/true).value());
+  EXPECT_TRUE(RemoveEmptyStudy(own_, own_ + "/7", /*dry_run=*/false).value());
+  EXPECT_FALSE(RemoveEmptyStudy(own_, own_ + "/7", /*dry_run=*/false).value());
+}
+
+TEST_F(UserFiles, ARemovalFollowsNoSymlinksAndCanBeInterrupted) {
+  Write(root_ + "/precious/a", "a");
+  Write(own_ + "/7/12/token/a", "a");
+  fs::create_directory_symlink(root_ + "/precious", own_ + "/7/12/token/link");
+  fs::create_directory_symlink(root_ + "/precious", own_ + "/7/13");
+  auto removed =
+      RemoveUserFiles(own_, own_ + "/7/12/token", FilesOf::kEverything, false, [] { return true; });
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_FALSE(removed->complete);
+  removed = RemoveUserFiles(own_, own_ + "/7/12/token", FilesOf::kEverything, false, [] { return false; });
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_TRUE(removed->complete);
+  removed = RemoveUserFiles(own_, own_ + "/7/13/a", FilesOf::kEverything, false, [] { return false; });
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(removed->files.why_left, HasSubstr("link"));
+  EXPECT_TRUE(fs::exists(root_ + "/precious/a"));
+}
+
 }  // namespace
 }  // namespace scalelab::agent

@@ -497,6 +497,10 @@ TEST_F(ConfigTest, DoctorGetsAnInvalidConfigurationWithItsMistake) {
   EXPECT_EQ(valid->text, "");
   EXPECT_FALSE(valid->json || valid->test_job);
   EXPECT_THAT(Mistake({"doctor", "--data", "/d", "-o", "xml"}), HasSubstr("'xml' is not one of text, json"));
+  EXPECT_THAT(Mistake({"doctor", "--data", "/d", "--as", "ada"}), HasSubstr("needs jobs_run_as: user"));
+  const absl::StatusOr<Command> as = Parse({"doctor", "--config", file_, "--as", "ada"});
+  ASSERT_TRUE(as.ok()) << as.status();
+  EXPECT_EQ(as->job_user, "ada");
 }
 
 TEST_F(ConfigTest, EveryKeyOfTheManualIsAccepted) {

@@ -6,12 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "server/doctor/account.h"
 #include "tests/unit/server/doctor/findings.h"
 #include "tls/certificate.h"
 #include "tls/openssl.h"
@@ -117,6 +121,78 @@ TEST_F(DoctorTest, JobsOfUsersAreNotSubmittedByThisAccount) {
   EXPECT_THAT(programs_.calls, Not(Contains(AllOf(HasSubstr("sbatch"), HasSubstr("--job-name")))));
   chmod(subject_.runs_dir.c_str(), 01777);
   EXPECT_THAT(Check(), Not(Contains(IsError("jobs_run_as: user"))));
+}
+
+class DoctorOfUsersTest : public DoctorTest {
+ protected:
+  DoctorOfUsersTest() {
+    subject_.scheduler = "slurm";
+    subject_.users_submit = true;
+    subject_.test_job = true;
+    for (const char* program : {"sbatch", "squeue", "scancel", "sinfo", "scontrol", "srun"})
+      programs_.Answer(absl::StrCat(program, " --version"), "slurm-wlm 22.05.8\n");
+    programs_.Answer("scontrol show config", "SLURM_VERSION = 22.05.8\nTaskPlugin = task/affinity\n");
+    programs_.Answer("sbatch --test-only", "");
+    programs_.Fail("sbatch --parsable", "sbatch: error: no job for this test");
+    std::filesystem::create_directories(subject_.data_dir);
+    std::filesystem::create_directories(subject_.runs_dir);
+    chmod(root_.c_str(), 0755);
+    chmod(subject_.data_dir.c_str(), 0700);
+    chmod(subject_.runs_dir.c_str(), 01777);
+  }
+
+  // Runs the checks in a child process. Exits with 0 if they submitted a job under the account nobody, and reported no
+  // error except the refusal of that job.
+  [[noreturn]] void CheckAndExit() {
+    const Findings findings = Check();
+    for (const Finding& finding : findings) {
+      const bool refused =
+          finding.subject == "node" && finding.text.find("no job for this") != std::string::npos;
+      // The programs of the worker and the nodes are not part of this test.
+      if (finding.level != Finding::Level::kError || refused || finding.subject == "programs" ||
+          finding.subject == "nodes" || finding.subject == "limits")
+        continue;
+      fprintf(stderr, "%s: %s\n", finding.subject.c_str(), finding.text.c_str());
+      std::_Exit(2);
+    }
+    const bool submitted = std::any_of(programs_.calls.begin(), programs_.calls.end(), [](const auto& call) {
+      return call.rfind("sbatch --parsable", 0) == 0;
+    });
+    std::_Exit(submitted && geteuid() == 65534 ? 0 : 1);
+  }
+};
+
+TEST_F(DoctorOfUsersTest, RootSubmitsTheTestJobUnderTheAccountOfAUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may change its account";
+  subject_.job_user = "nobody";
+  EXPECT_EXIT(CheckAndExit(), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(DoctorOfUsersTest, AUserSubmitsTheTestJobWithoutTheChecksOfTheService) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may change its account";
+  EXPECT_EXIT(
+      {
+        if (setgid(65534) != 0 || setuid(65534) != 0) std::_Exit(3);
+        CheckAndExit();
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(DoctorOfUsersTest, AnAccountThatDoesNotExistIsAnError) {
+  subject_.job_user = "no-such-account";
+  EXPECT_THAT(Check(), Contains(AllOf(About("account"), IsError("no account no-such-account"))));
+  EXPECT_THAT(programs_.calls, Not(Contains(HasSubstr("sbatch --parsable"))));
+}
+
+TEST_F(DoctorTest, AUserOfTheClusterIsNeitherRootNorTheOwnerOfTheData) {
+  DirectoryFacts data;
+  data.path = data.existing = "/var/lib/scalelab";
+  data.owner = 900;
+  EXPECT_TRUE(IsClusterUser(data, 1000));
+  EXPECT_FALSE(IsClusterUser(data, 900));
+  EXPECT_FALSE(IsClusterUser(data, 0));
+  data.existing = "/var/lib";  // not installed yet
+  EXPECT_FALSE(IsClusterUser(data, 1000));
 }
 
 TEST_F(DoctorTest, TheSocketOfMungedIsCheckedWithEveryScheduler) {

@@ -69,6 +69,27 @@ TEST(ProgramChecks, TheWorkerNeedsItsProgramsLibrariesAndVersion) {
               ElementsAre(IsOk("start here")));
 }
 
+TEST(ProgramChecks, ScriptsStartTheWorkerElsewhere) {
+  FakePrograms programs;
+  programs.Fail("ldd /b/scalelab-worker", "\tnot a dynamic executable");
+  programs.Fail("ldd /b/scalelab-rank", "ldd: /b/scalelab-rank: No such file or directory");
+  programs.Fail("ldd /b/scalelab-trainer", "ldd: /b/scalelab-trainer: No such file or directory");
+  programs.Answer("/b/scalelab-worker --version", "scalelab-worker 1.2\n");
+  programs.Fail("test -x /b/scalelab-worker", "");
+  EXPECT_TRUE(HasError(CheckWorkerPrograms(programs.run(), "/b/scalelab-worker", "1.2")))
+      << "the script is not executable";
+  programs.Answer("test -x /b/scalelab-worker", "");
+  EXPECT_THAT(CheckWorkerPrograms(programs.run(), "/b/scalelab-worker", "1.2"),
+              ElementsAre(IsWarning("/b/scalelab-trainer: ldd")));
+  programs.Fail("ldd /b/scalelab-trainer", "\tnot a dynamic executable");
+  programs.Answer("test -x /b/scalelab-trainer", "");
+  EXPECT_THAT(CheckWorkerPrograms(programs.run(), "/b/scalelab-worker", "1.2"),
+              ElementsAre(IsOk("/b/scalelab-worker is a script")));
+  programs.Fail("/b/scalelab-worker --version", "apptainer: not found");
+  EXPECT_THAT(CheckWorkerPrograms(programs.run(), "/b/scalelab-worker", "1.2"),
+              ElementsAre(IsError("apptainer: not found")));
+}
+
 class SlurmChecks : public testing::Test {
  protected:
   SlurmChecks() {

@@ -45,6 +45,12 @@ class TestJobTest : public testing::Test {
     chmod((root_ + "/" + name).c_str(), 0755);
   }
 
+  // Replaces the script of the worker by a program, which prints another version.
+  void BinaryWorker() {
+    std::filesystem::copy_file("/bin/true", job_.worker_program,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+
   // Programs of a Slurm whose jobs run at once, on this machine.
   doctor::Run Slurm() {
     return [this, fake = programs_.run(), here = RunHere()](const std::vector<std::string>& argv,
@@ -79,14 +85,24 @@ TEST_F(TestJobTest, DirectoriesThatTheJobNeedsAreRemovedAgain) {
 }
 
 TEST_F(TestJobTest, ProgramsAreFoundWherePackagesInstallThem) {
+  BinaryWorker();
   for (const char* program : {"scalelab-rank", "scalelab-trainer"}) {
     std::filesystem::remove(root_ + "/bin/" + program);
     Script(std::string("lib/scalelab/") + program, "true");
   }
-  EXPECT_THAT(RunTestJob(RunHere(), job_), ElementsAre(IsOk("")));
+  EXPECT_THAT(RunTestJob(RunHere(), job_), ElementsAre(IsWarning("and scalelabd is 1.2")));
+}
+
+TEST_F(TestJobTest, AScriptStartsTheWorkerWhereItsOtherFilesAre) {
+  for (const char* file : {"bin/scalelab-rank", "bin/scalelab-trainer", "share"})
+    std::filesystem::remove_all(root_ + "/" + file);
+  EXPECT_THAT(RunTestJob(RunHere(), job_), ElementsAre(IsOk("has the programs")));
+  chmod(job_.worker_program.c_str(), 0644);
+  EXPECT_THAT(RunTestJob(RunHere(), job_), ElementsAre(IsError("does not have " + job_.worker_program)));
 }
 
 TEST_F(TestJobTest, AMissingProgramIsNamed) {
+  BinaryWorker();
   std::filesystem::remove(root_ + "/bin/scalelab-trainer");
   EXPECT_THAT(RunTestJob(RunHere(), job_),
               ElementsAre(IsError("does not have " + root_ + "/bin/scalelab-trainer")));

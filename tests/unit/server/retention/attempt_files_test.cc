@@ -1,4 +1,4 @@
-#include "server/retention/attempt_files.h"
+#include "files/attempt_files.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -123,6 +123,22 @@ TEST_F(AttemptFilesTest, ADryRunRemovesNothing) {
   EXPECT_EQ(removed_.files, 4);
   EXPECT_EQ(removed_.bytes, 100);
   EXPECT_TRUE(fs::exists(attempt_ + "/checkpoints/deep/model.bin"));
+}
+
+TEST_F(AttemptFilesTest, ARemovalThatWasInterruptedIsContinued) {
+  auto files = AttemptFiles::Open(runs_);
+  ASSERT_TRUE(files.ok());
+  int asked = 0;
+  const auto remove = [&](int entries) {
+    asked = 0;
+    return files->Remove(attempt_, 7, 12, "token", FilesOf::kEverything, /*dry_run=*/false, removed_,
+                         [&asked, entries] { return ++asked > entries; });
+  };
+  EXPECT_TRUE(absl::IsCancelled(remove(1)));
+  EXPECT_EQ(removed_.directories, 0);
+  EXPECT_TRUE(remove(100).ok());
+  EXPECT_EQ(removed_.directories, 1);
+  EXPECT_FALSE(fs::exists(runs_ + "/7/12"));
 }
 
 TEST_F(AttemptFilesTest, LinksInAnAttemptAreRemovedAndNotFollowed) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "tests/contract/store_fixture.h"
+#include "tests/fakes/loopback_agent.h"
 #include "tests/unit/server/core/forwarding_store.h"
 
 namespace scalelab::server {
@@ -645,6 +646,89 @@ TEST_F(RetentionTest, ASecondCallIsRefusedWhileOneIsAtWork) {
   EXPECT_TRUE(absl::IsUnavailable(retention.Prune(true, [] { return false; }).status()));
   store.released.Notify();
   first.join();
+}
+
+// Attempts whose jobs ran under the account of a user: their directories are below RUNS/USER.
+class RetentionOfUsersTest : public RetentionTest {
+ protected:
+  std::string Alice() const { return runs() + "/alice"; }
+  std::string UserAttempt(int64_t study) const {
+    return absl::StrCat(Alice(), "/", study, "/", study * 1000, "/token-", study * 1000);
+  }
+  void CommitUserStudy(int64_t study, int days) {
+    db::WriteBatch batch;
+    batch.studies = {db::AStudy(study)};
+    batch.studies[0].state = db::StudyState::kSucceeded;
+    batch.studies[0].finished = absl::ToUnixMicros(now_ - days * kDay);
+    batch.runs.push_back(db::ARun(study * 1000, study, study * 1000));
+    batch.attempts.push_back(db::AnAttempt(study * 1000, study * 1000));
+    batch.attempts[0].state = db::AttemptState::kSucceeded;
+    batch.attempts[0].finished = batch.studies[0].finished;
+    batch.attempts[0].directory = UserAttempt(study);
+    fs::create_directories(UserAttempt(study));
+    std::ofstream(UserAttempt(study) + "/rank-0.out") << "output";
+    std::ofstream(UserAttempt(study) + "/model") << "weights";
+    fs::create_directories(absl::StrCat(Alice(), "/", study, "/", study * 1000, "/checkpoints"));
+    std::ofstream(absl::StrCat(Alice(), "/", study, "/", study * 1000, "/checkpoints/step")) << "state";
+    ASSERT_TRUE(store_->Commit(batch).ok());
+  }
+  v1::PruneResponse::Removed PruneDirectories(bool dry_run) {
+    RetentionRules rules;
+    rules.directories = 30 * kDay;
+    RetentionOptions options = Options(rules);
+    options.agents = &hub_;
+    Retention retention(std::move(options), *store_);
+    const auto response = retention.Prune(dry_run, [] { return false; });
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? response->removed(0) : v1::PruneResponse::Removed();
+  }
+
+  AgentHub hub_;
+};
+
+TEST_F(RetentionOfUsersTest, TheAgentOfTheUserRemovesTheDirectories) {
+  CommitUserStudy(1, 100);
+  CommitUserStudy(2, 10);
+  LoopbackAgent agent(hub_, "alice", Alice());
+  for (const bool dry_run : {true, false}) {
+    EXPECT_TRUE(fs::exists(UserAttempt(1) + "/model"));
+    const v1::PruneResponse::Removed removed = PruneDirectories(dry_run);
+    EXPECT_EQ(removed.rule(), "attempt directories older than 30d");
+    EXPECT_EQ(removed.studies(), 1);
+    EXPECT_EQ(removed.directories(), 2) << "of the attempt and of the checkpoints";
+    EXPECT_EQ(removed.bytes(), 18);
+  }
+  EXPECT_FALSE(fs::exists(Alice() + "/1"));
+  EXPECT_TRUE(fs::exists(UserAttempt(2) + "/model"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
+  EXPECT_EQ(PruneDirectories(false).studies(), 0);
+}
+
+TEST_F(RetentionOfUsersTest, ARemovalWaitsForTheAgentAndIsCompletedWhenItIsConnected) {
+  CommitUserStudy(1, 100);
+  for (const bool dry_run : {true, false}) {
+    const v1::PruneResponse::Removed removed = PruneDirectories(dry_run);
+    EXPECT_EQ(removed.rule(), "attempt directories older than 30d (waiting for the agents of alice)");
+    EXPECT_EQ(removed.studies(), 1);
+    EXPECT_EQ(removed.directories(), 0);
+  }
+  EXPECT_TRUE(fs::exists(UserAttempt(1) + "/model"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), ElementsAre(1))
+      << "the removal survives a restart";
+  LoopbackAgent agent(hub_, "alice", Alice());
+  EXPECT_EQ(PruneDirectories(false).rule(), "attempt directories older than 30d");
+  EXPECT_FALSE(fs::exists(Alice() + "/1"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
+}
+
+TEST_F(RetentionOfUsersTest, ARemovalWhoseEndWasNotRecordedIsCompleteIfTheStudyHasNoFiles) {
+  CommitUserStudy(1, 100);
+  EXPECT_EQ(PruneDirectories(false).studies(), 1);
+  fs::remove_all(absl::StrCat(Alice(), "/1/1000"));
+  LoopbackAgent agent(hub_, "alice", Alice());
+  PruneDirectories(false);
+  EXPECT_FALSE(fs::exists(Alice() + "/1"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
 }
 
 }  // namespace

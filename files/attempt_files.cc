@@ -1,4 +1,4 @@
-#include "server/retention/attempt_files.h"
+#include "files/attempt_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace scalelab::server {
+namespace scalelab {
 namespace {
 
 // Greatest depth of a directory below the directory of an attempt. Each level needs a file descriptor.
@@ -212,8 +212,8 @@ AttemptFiles::~AttemptFiles() {
 }
 
 absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id, int64_t run_id,
-                                  const std::string& token, FilesOf what, bool dry_run,
-                                  FilesRemoved& removed) {
+                                  const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed,
+                                  const std::function<bool()>& over) {
   const auto leave = [&](const std::string& why) {
     ++removed.left;
     removed.why_left = absl::StrCat(directory, " ", why);
@@ -245,8 +245,7 @@ absl::Status AttemptFiles::Remove(const std::string& directory, int64_t study_id
     if (found.st_dev != device_) return leave("is on another filesystem");
   }
   const int run_fd = opened[1]->get(), study_fd = opened[0]->get();
-  const std::function<bool()> never = [] { return false; };
-  if (absl::Status status = Sweeper(what, dry_run, device_, never, removed).Sweep(at, directory, 0);
+  if (absl::Status status = Sweeper(what, dry_run, device_, over, removed).Sweep(at, directory, 0);
       !status.ok())
     return status;
   ++removed.directories;
@@ -317,4 +316,4 @@ absl::StatusOr<bool> AttemptFiles::RemoveStudy(int64_t study_id, absl::Time unti
   return true;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace scalelab::server {
+namespace scalelab {
 
 // The files that a call has removed, or would remove.
 struct FilesRemoved {
@@ -39,9 +39,11 @@ class AttemptFiles {
   // not RUNS/STUDY/RUN/TOKEN with these ids and this token, or if a component of the path is a link, is on
   // another filesystem or belongs to another user. Does nothing if the directory does not exist. Removes the
   // directory of the run too if it is then empty, but not that of the study. Returns errors of the
-  // filesystem; the caller may call Remove again to continue.
-  absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
-                      const std::string& token, FilesOf what, bool dry_run, FilesRemoved& removed);
+  // filesystem, and CANCELLED if `over` returns true, which is called before each entry; the caller may call Remove again
+  // to continue.
+  absl::Status Remove(
+      const std::string& directory, int64_t study_id, int64_t run_id, const std::string& token, FilesOf what,
+      bool dry_run, FilesRemoved& removed, const std::function<bool()>& over = [] { return false; });
 
   // Returns whether there is a directory RUNS/STUDY. Returns the filesystem's errors.
   absl::StatusOr<bool> HasStudy(int64_t study_id);
@@ -70,4 +72,4 @@ class AttemptFiles {
   const uint64_t device_;
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab
