@@ -108,6 +108,9 @@ class SplitMix {
   uint64_t state_;
 };
 
+// Shuffles the cells of each block if the order is RANDOMIZED. Two cells would by chance have the same order in all of
+// three blocks in a quarter of studies, and a linear drift of the machine would then be a part of their ratio. With
+// two cells, each second block therefore has the reverse order of the block before it.
 std::vector<PlannedRun> Order(const StudySpec& spec, int cells) {
   std::vector<PlannedRun> runs;
   runs.reserve(static_cast<size_t>(cells) * spec.repeats());
@@ -115,6 +118,11 @@ std::vector<PlannedRun> Order(const StudySpec& spec, int cells) {
     size_t first = runs.size();
     for (int cell = 0; cell < cells; ++cell) runs.push_back({cell, repeat});
     if (spec.order() != StudySpec::RANDOMIZED) continue;
+    if (cells == 2 && repeat % 2 == 1) {
+      runs[first].cell = runs[first - 1].cell;
+      runs[first + 1].cell = runs[first - 2].cell;
+      continue;
+    }
     SplitMix random(SplitMix(spec.seed()).Next() + static_cast<uint64_t>(repeat));
     for (int i = cells - 1; i > 0; --i) std::swap(runs[first + i], runs[first + random.Below(i + 1)]);
   }

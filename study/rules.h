@@ -34,9 +34,11 @@ struct ExpandedStudy {
   // values of `cells`.
   CellList excluded;
   std::vector<std::string> unusable;  // why "on_unusable: exclude" removed cells: distinct sentences
-  std::vector<PlannedRun> runs;  // in order of execution; for RANDOMIZED, each repeat is a shuffled block
-  AllocationShape shape;         // for the study's largest cell
-  GroupShapes group;             // with AllocationMode GROUP
+  // In order of execution; for RANDOMIZED, each repeat is a shuffled block. With two cells, each second block
+  // has the reverse order of the block before it.
+  std::vector<PlannedRun> runs;
+  AllocationShape shape;  // for the study's largest cell
+  GroupShapes group;      // with AllocationMode GROUP
 };
 
 // Returns why a cell with this specification cannot run on this machine or cluster; nothing if it can.

@@ -67,9 +67,12 @@ GroupShapes ShapeOfCells::GetGroup(const v1::StudySpec& spec) const {
     const double seconds = (samples > 0 ? time * own.samples / samples : 0) + kIdleSeconds;
     group.own_node_hours += nodes * seconds / 3600;
   }
+  group.sizes = static_cast<int>(shapes.size());
   group.largest_node_hours = largest.nodes * (time + kIdleSeconds) / 3600;
-  const bool own = shapes.size() > 1 && spec.allocation() != v1::StudySpec::PER_RUN &&
-                   ConcurrentAllocations(spec) >= static_cast<int>(shapes.size()) &&
+  // With fewer allocations at the same time, one size would run after another, hours apart. The cells of a block would then
+  // differ by the time and by the other jobs of the cluster, which a block has to exclude.
+  const bool own = group.sizes > 1 && spec.allocation() != v1::StudySpec::PER_RUN &&
+                   ConcurrentAllocations(spec) >= group.sizes &&
                    group.own_node_hours < group.largest_node_hours;
   group.shapes = own ? std::move(shapes) : std::vector{largest};
   return group;

@@ -26,6 +26,7 @@ struct GroupShapes {
   // Estimates of the node-hours with either kind of shapes.
   // PlanStudyResponse.node_hours_largest describes them.
   double largest_node_hours = 0, own_node_hours = 0;
+  int sizes = 1;  // number of different node counts that the cells need
 };
 
 // Computes the shapes of allocations from the cells that they serve. The result depends on the order of the cells only

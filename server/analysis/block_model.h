@@ -28,7 +28,7 @@ class BlockModel {
 
   // Estimates the effects. Values must be above 0; a sample may be empty. Blocks are numbered from 0 to below `blocks`,
   // which must be at most kMaxBlocks. The drift is part of the model if every value has a time, the cells are not in the same
-  // order in each block, there are at least three blocks, and three degrees of freedom remain.
+  // order in each block, there are at least three blocks, and two degrees of freedom remain.
   BlockModel(const std::vector<const Sample*>& cells, int blocks);
 
   // Number of degrees of freedom of the noise; 0: the noise is unknown.

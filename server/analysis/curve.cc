@@ -69,9 +69,9 @@ class CurveMaker {
     if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_, parameters_);
     GroupCells();
     AssignRows();
-    bootstrap_.emplace(
-        blocks_, options_.resamples,
-        Adaptive() ? SequentialConfidence(spec_.adaptive_repeats(), cells_.size()) : options_.confidence);
+    bootstrap_.emplace(blocks_, options_.resamples,
+                       Adaptive() ? SequentialConfidence(spec_.adaptive_repeats(), cells_.size(), blocks_)
+                                  : options_.confidence);
     CollectPoints();
     ReadBaseline();
     struct Part {

@@ -111,7 +111,10 @@ void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& o
         absl::StrCat(Runs(static_cast<size_t>(point.retried)), " succeeded only after a failed attempt"));
   if (point.rerun > 0)
     out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.rerun)), point.rerun == 1 ? " was" : " were",
-                               " repeated because an attempt was disturbed by other load on the nodes"));
+                               " repeated because ", point.rerun_attempts,
+                               point.rerun_attempts == 1 ? " attempt was" : " attempts were",
+                               " disturbed by other load on the nodes; `scalelab run show` has their "
+                               "throughput"));
   if (point.continued > 0)
     out.add_notes(absl::StrCat(Runs(static_cast<size_t>(point.continued)),
                                " continued from a checkpoint after a time limit or a preemption"));

@@ -46,6 +46,7 @@ void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat
   const int not_failed = 1 + row.noisy_attempts + row.continued_attempts + row.cancelled_attempts;
   if (row.attempts > not_failed) ++point.retried;
   if (row.noisy_attempts > 0) ++point.rerun;
+  point.rerun_attempts += row.noisy_attempts;
   if (row.continued_attempts > 0) ++point.continued;
   if (row.cause == db::Cause::kNoisy) ++point.noisy;
   if (!row.message.empty()) point.refused.push_back(row.message);

@@ -28,8 +28,9 @@ struct Point {
   int most_concurrent = 0;
   std::vector<std::string> refused;          // why values of its runs are not used
   std::vector<const db::CurveRow*> results;  // rows of `throughput`
-  int rerun = 0;      // number of repeats that were made again because an attempt was noisy
-  int continued = 0;  // number of repeats that continued from a checkpoint after an interruption
+  int rerun = 0;           // number of repeats that were made again because an attempt was noisy
+  int continued = 0;       // number of repeats that continued from a checkpoint after an interruption
+  int rerun_attempts = 0;  // number of noisy attempts of the repeats that `rerun` counts
 
   int asked() const { return succeeded + failed + pending + cancelled; }
   // Reserves memory for the results of `count` rows.

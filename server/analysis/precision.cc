@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace scalelab::server {
 namespace {
@@ -17,8 +18,19 @@ bool IsBase(const v1::Estimate& speedup) { return speedup.has_stddev() && speedu
 
 }  // namespace
 
-double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells) {
-  return repeats.min() <= 2 && cells <= 2 ? 0.975 : 0.965;
+double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells, int blocks) {
+  const int first_look = std::max(2, repeats.min());
+  if (cells > 2 || blocks <= first_look) return 0.965;
+  if (first_look == 2) return 0.98;
+  return first_look == 3 ? 0.975 : 0.97;
+}
+
+int BlocksWithResults(const std::vector<db::CurveRow>& rows) {
+  std::set<int> blocks;
+  for (const db::CurveRow& row : rows) {
+    if (row.state == db::RunState::kSucceeded && row.repeat >= 0) blocks.insert(row.repeat);
+  }
+  return static_cast<int>(blocks.size());
 }
 
 std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {

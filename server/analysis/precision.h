@@ -8,22 +8,30 @@
 // - Each ratio has Student's t interval of its own logarithms within blocks. Their mean is independent of
 //   their deviation, so the rule biases only the deviation (Chow and Robbins, Annals of Mathematical
 //   Statistics 36, 1965).
-// - All intervals of the study are computed at a higher confidence than the 95% that they stand for, at every look, as in
-//   Pocock's group-sequential tests (Biometrika 64, 1977). The confidence was calibrated for this rule by simulation.
+// - All intervals of the study are computed at a higher confidence than the 95% that they stand for. With two
+//   cells it is lower at the first look than at the later ones, as in group-sequential tests with a spending
+//   function (Lan and DeMets, Biometrika 70, 1983). The confidences were calibrated for this rule by simulation.
 #pragma once
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
+#include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/study.pb.h"
 
 namespace scalelab::server {
 
-// Returns the confidence at which the intervals of a study with this rule and this number of cells are
-// computed: 96.5%, but 97.5% for two cells that may end after two blocks. The deviation of two blocks says
-// little; with more cells, all of their intervals must be narrow, which rarely happens by chance.
-double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells);
+// Returns the confidence at which the intervals of a study with this rule and this number of cells are computed
+// when `blocks` blocks have results. It is 96.5%, except with one or two cells after the first look: there it is
+// 98% if `min` is 2, 97.5% if it is 3, and 97% otherwise. Each look is a chance to end with a deviation that is
+// too small, and the deviation of few blocks varies most. With more cells, all of their intervals must be narrow,
+// which rarely happens by chance.
+double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells, int blocks);
+
+// Returns the number of blocks (repeats) in which at least one run has succeeded.
+int BlocksWithResults(const std::vector<db::CurveRow>& rows);
 
 // Returns the largest half width of the intervals of a curve, relative to the value: of the speedups or, if there is only one
 // world size in each series, of the mean throughputs. Infinity if one of the points with results has no interval yet, nothing if

@@ -74,7 +74,8 @@ auto Meanwhile(Work work) {
 }  // namespace
 
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
-                            const std::function<bool()>& over, v1::GetCurveResponse* curve) {
+                            const std::function<bool()>& over, v1::GetCurveResponse* curve,
+                            const ReferenceRuns* reference) {
   // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
   // rest of the curve.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
@@ -107,7 +108,7 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   auto differences = CompareTraining(*cells, compared, *losses);
   differences.merge(DifferencesByDesign(*cells, *parameters));
   *curve = MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
-  const ExplainedRows explained{*cells, *parameters, rows, places};
+  const ExplainedRows explained{*cells, *parameters, rows, places, reference};
   AddTimesToTarget(explained, *curve);
   if (std::any_of(cells->begin(), cells->end(),
                   [](const db::CellRow& cell) { return RunsOwnProgram(cell.engine); })) {
@@ -123,6 +124,20 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   curve->set_study(absl::StrCat("studies/", study.id));
   curve->set_display_name(study.name);
   return absl::OkStatus();
+}
+
+absl::StatusOr<ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study) {
+  const auto cells = store.ListCells(study.id);
+  if (!cells.ok()) return cells.status();
+  const auto rows = store.ListCurveRows(study.id);
+  if (!rows.ok()) return rows.status();
+  const auto values = store.ListCellValues(study.id);
+  if (!values.ok()) return values.status();
+  const auto times = store.ListRunTimes(study.id);
+  if (!times.ok()) return times.status();
+  const auto parameters = ReadCells(*values, *cells);
+  if (!parameters.ok()) return parameters.status();
+  return ReferenceOf(absl::StrCat("studies/", study.id), *cells, *parameters, **rows, *times);
 }
 
 }  // namespace scalelab::server

@@ -138,6 +138,7 @@ absl::StatusOr<StudyFile> ParseText(const std::string& text, const std::string& 
   StudyFile file;
   file.path = path;
   file.set = set;
+  file.text = text;
   YamlResult yaml = ParseYaml(text);
   if (yaml.root == nullptr) return InvalidFile(file, {{yaml.error_at, "", yaml.error}});
   if (yaml.root->kind == YamlNode::kNull) {

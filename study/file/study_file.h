@@ -29,6 +29,7 @@ struct StudyFile {
       positions;  // by field path: "matrix.engine[1]", "scaling.global_batch"; "" is the whole file. Line -i: set[i],
                   // then defaults[i - set.size()]
   std::vector<DefaultSection> defaults;  // those that were added
+  std::string text;                      // as it was read
 };
 
 // Reads and converts a study file. Checks only the structure of the file: keys are known and unique, and

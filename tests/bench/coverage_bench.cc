@@ -35,22 +35,26 @@ std::vector<Figure> RunCoverageBench(const BenchOptions& options) {
                                  server::FitCoverage(serial, false, noise, n, studies, kSeed)));
     figures.push_back(FigureOf(absl::StrCat("coverage/coherency 0.001/n=", n),
                                server::FitCoverage(0.01, true, noise, n, studies, kSeed)));
+    figures.push_back(FigureOf(absl::StrCat("coverage/contention 0.001/n=", n),
+                               server::FitCoverage(0.001, true, noise, n, studies, kSeed, true)));
     const double refuted = 100 * server::FalseRefutations(noise, n, studies, kSeed);
     figures.push_back(
         {absl::StrCat("coverage/true laws refuted/n=", n), refuted, "%", "nominal", 5, refuted / 5});
   }
-  for (const int cells : {2, 4}) {
-    for (const double run : {0.002, 0.005, 0.01, 0.02, 0.04}) {
-      server::Truth truth;
-      if (cells == 2) truth.ranks = {1, 8};
-      const auto coverage = server::AdaptiveStudies(
-          truth, {.name = "", .run = run, .block = 0.1, .multiplied = true}, {}, studies, kSeed);
-      const std::string name =
-          absl::StrCat("coverage/until half_width 2%/noise ", 100 * run, "%/", cells, " cells");
-      figures.push_back(
-          {name, 100 * coverage.covered, "%", "nominal", kNominal, 100 * coverage.covered / kNominal});
-      figures.push_back({name + "/runs of 10 repeats", 10 * coverage.blocks, "%"});
-      figures.push_back({name + "/same advice as 10 repeats", 100 * coverage.same_decision, "%"});
+  for (const int min : {2, 3}) {
+    for (const int cells : {2, 4}) {
+      for (const double run : {0.002, 0.005, 0.01, 0.02, 0.04}) {
+        server::Truth truth;
+        if (cells == 2) truth.ranks = {1, 8};
+        const auto coverage = server::AdaptiveStudies(
+            truth, {.name = "", .run = run, .block = 0.1, .multiplied = true}, {.min = min}, studies, kSeed);
+        const std::string name = absl::StrCat("coverage/until half_width 2%, min ", min, "/noise ", 100 * run,
+                                              "%/", cells, " cells");
+        figures.push_back(
+            {name, 100 * coverage.covered, "%", "nominal", kNominal, 100 * coverage.covered / kNominal});
+        figures.push_back({name + "/runs of 10 repeats", 10 * coverage.blocks, "%"});
+        figures.push_back({name + "/same advice as 10 repeats", 100 * coverage.same_decision, "%"});
+      }
     }
   }
   return figures;

@@ -30,6 +30,7 @@ struct BenchOptions {
   uint64_t seed = 0;                // for `predict`; 0: the seed of the tables in docs
   std::vector<std::string> cases;   // for `memory`; empty: all cases
   bool real_time = false;           // for `predict`: emulate in real time
+  std::string record;               // for `predict`: the file that recorded steps are written to; empty: none
 };
 
 // Returns the median; for an even number of values, the larger of the middle two. `values` must not be empty.

@@ -62,7 +62,10 @@ int main(int argc, char** argv) {
   app.get_subcommand("predict")->add_option("--seed", options.seed, "Seed of the emulated studies");
   app.get_subcommand("predict")->add_flag(
       "--real-time", options.real_time,
-      "Only the studies whose ranks move bytes, in real time: a quarter of an hour");
+      "Only the studies whose ranks move bytes, in real time: about half an hour");
+  app.get_subcommand("predict")->add_option(
+      "--record", options.record,
+      "Predict nothing: record steps of the native trainer in this file, for recorded_steps.csv");
   app.get_subcommand("allreduce")
       ->add_option("--ranks", options.all_reduce_ranks, "Ranks")
       ->check(CLI::PositiveNumber)
@@ -81,7 +84,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   options.directory = pattern;
-  const std::vector<Figure> figures = benches.at(name)(options);
+  const std::vector<Figure> figures =
+      options.record.empty() ? benches.at(name)(options) : RecordSteps(options);
   for (const Figure& f : figures) {
     nlohmann::ordered_json line{{"name", f.name},
                                 {"value", f.value},

@@ -15,6 +15,7 @@
 #include "server/prediction/predict.h"
 #include "tests/bench/emulation/emulated_cluster.h"
 #include "tests/bench/emulation/moving_cluster.h"
+#include "tests/bench/emulation/recorded_steps.h"
 
 namespace scalelab::bench {
 namespace {
@@ -158,13 +159,16 @@ Studies SimulatedStudies(int count, uint64_t seed) {
 }
 
 // Emulates the studies in `lanes` threads. Each has a seed of its own, so the results do not depend on their number.
-Studies MovingStudies(int count, uint64_t seed, int lanes, double slack) {
+// Ranks compute the steps of `recorded`, if it is not empty.
+Studies MovingStudies(int count, uint64_t seed, int lanes, double slack,
+                      const std::vector<RecordedSteps>& recorded) {
   Studies studies(static_cast<size_t>(count));
   std::atomic<int> next = 0;
   const auto lane = [&] {
     for (int i = next++; i < count; i = next++) {
       std::mt19937_64 random(seed + static_cast<uint64_t>(i));
-      const EmulatedConfiguration configuration = DrawConfiguration(random);
+      EmulatedConfiguration configuration = DrawConfiguration(random);
+      if (!recorded.empty()) UseRecordedSteps(recorded, random, configuration);
       const NetworkNoise network = DrawNetworkNoise(configuration, random);
       const auto run = [&](int ranks, double block) {
         return RunMoving(configuration, network, ranks, block, random, slack);
@@ -178,14 +182,33 @@ Studies MovingStudies(int count, uint64_t seed, int lanes, double slack) {
   return studies;
 }
 
+// Returns the scores of `count` studies whose ranks move bytes.
+std::vector<Figure> MovingFigures(int count, const std::string& name, const BenchOptions& options,
+                                  const std::vector<RecordedSteps>& recorded) {
+  const uint64_t seed = options.seed == 0 ? kSeed : options.seed;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  // In real time, a lane that waits for a core would be late, so leave one core to other programs.
+  const int lanes = std::max(1, options.real_time ? cores - 1 : cores);
+  const Studies moving = MovingStudies(count, seed, lanes, options.real_time ? kSlack : 0, recorded);
+  std::vector<Figure> figures;
+  for (const auto& [reports, kind] :
+       std::map<Reports, std::string>{{Reports::kBuckets, "with buckets"},
+                                      {Reports::kTimes, "with times of ranks"},
+                                      {Reports::kThroughputs, "from throughputs"}})
+    if (!AppendScores(moving, reports, absl::StrCat(name, kind), figures)) return {};
+  return figures;
+}
+
 }  // namespace
 
 std::vector<Figure> RunPredictBench(const BenchOptions& options) {
-  if (options.real_time) return RunMovingBench(options);
-  std::vector<Figure> figures = RunSimulatedBench(options);
-  const std::vector<Figure> moving = RunMovingBench(options);
-  if (figures.empty() || moving.empty()) return {};
-  figures.insert(figures.end(), moving.begin(), moving.end());
+  std::vector<Figure> figures;
+  for (const auto run : {RunSimulatedBench, RunMovingBench, RunRecordedBench}) {
+    if (options.real_time && run == RunSimulatedBench) continue;
+    const std::vector<Figure> of_part = run(options);
+    if (of_part.empty()) return {};
+    figures.insert(figures.end(), of_part.begin(), of_part.end());
+  }
   return figures;
 }
 
@@ -199,20 +222,17 @@ std::vector<Figure> RunSimulatedBench(const BenchOptions& options) {
 }
 
 std::vector<Figure> RunMovingBench(const BenchOptions& options) {
-  const uint64_t seed = options.seed == 0 ? kSeed : options.seed;
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  // In real time, a lane that waits for a core would be late, so leave one core to other programs.
-  const int lanes = std::max(1, options.real_time ? cores - 1 : cores);
-  const Studies moving = MovingStudies(std::max(2, static_cast<int>(240 * options.scale)), seed, lanes,
-                                       options.real_time ? kSlack : 0);
-  const std::string name = options.real_time ? "predict/real time, " : "predict/moved bytes, ";
-  std::vector<Figure> figures;
-  for (const auto& [reports, kind] :
-       std::map<Reports, std::string>{{Reports::kBuckets, "with buckets"},
-                                      {Reports::kTimes, "with times of ranks"},
-                                      {Reports::kThroughputs, "from throughputs"}})
-    if (!AppendScores(moving, reports, name + kind, figures)) return {};
-  return figures;
+  return MovingFigures(std::max(2, static_cast<int>(240 * options.scale)),
+                       options.real_time ? "predict/real time, " : "predict/moved bytes, ", options, {});
+}
+
+std::vector<Figure> RunRecordedBench(const BenchOptions& options) {
+  const std::vector<RecordedSteps> recorded = ReadRecordedSteps();
+  if (recorded.empty()) return {};
+  return MovingFigures(
+      std::max(2, static_cast<int>(220 * options.scale)),
+      options.real_time ? "predict/recorded steps in real time, " : "predict/recorded steps, ", options,
+      recorded);
 }
 
 }  // namespace scalelab::bench

@@ -66,29 +66,9 @@ std::string OutputOf(const std::string& command) {
 
 double Native(const Cell& cell, const std::string& engine, int steps, int warmup,
               const std::string& directory) {
-  const std::string spec = directory + "/spec.json", events = directory + "/events";
-  std::ofstream(spec) << nlohmann::json{{"engine", engine},
-                                        {"model", cell.model},
-                                        {"dataset", "synthetic"},
-                                        {"image_size", cell.image_size},
-                                        {"classes", cell.classes},
-                                        {"train_samples", steps * cell.batch * cell.ranks},
-                                        {"augment", false},
-                                        {"ranks", cell.ranks},
-                                        {"batch_per_rank", cell.batch},
-                                        {"max_steps", steps},
-                                        {"warmup_steps", warmup}};
-  remove(events.c_str());
-  const std::string launcher =
-      cell.ranks == 1 ? ""
-                      : absl::StrCat("mpirun -np ", cell.ranks, " --bind-to none --oversubscribe ",
-                                     geteuid() == 0 ? "--allow-run-as-root " : "");
-  // Only rank 0 writes events; the others have no event file.
-  OutputOf(absl::StrCat("OMP_NUM_THREADS=1 ", launcher,
-                        "sh -c 'test ${OMPI_COMM_WORLD_RANK:-0} = 0 && export SCALELAB_EVENTS=", events,
-                        "; exec " SCALELAB_BIN_DIR "/scalelab-trainer ", spec, " >/dev/null'"));
-  std::ifstream file(events);
-  for (std::string line; std::getline(file, line);) {
+  const NativeTraining training{engine,     cell.model, cell.image_size, cell.classes,
+                                cell.batch, cell.ranks, steps,           warmup};
+  for (const std::string& line : TrainNative(training, directory)) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
     if (event.is_object() && event["event"] == "finish") return event["metrics"].value("run/throughput", NAN);
   }
@@ -156,6 +136,34 @@ std::vector<Figure> Measure(const Cell& cell, int rounds, int steps, int warmup,
 }
 
 }  // namespace
+
+std::vector<std::string> TrainNative(const NativeTraining& training, const std::string& directory) {
+  const std::string spec = directory + "/spec.json", events = directory + "/events";
+  std::ofstream(spec) << nlohmann::json{{"engine", training.engine},
+                                        {"model", training.model},
+                                        {"dataset", "synthetic"},
+                                        {"image_size", training.image_size},
+                                        {"classes", training.classes},
+                                        {"train_samples", training.steps * training.batch * training.ranks},
+                                        {"augment", false},
+                                        {"ranks", training.ranks},
+                                        {"batch_per_rank", training.batch},
+                                        {"max_steps", training.steps},
+                                        {"warmup_steps", training.warmup}};
+  remove(events.c_str());
+  const std::string launcher =
+      training.ranks == 1 ? ""
+                          : absl::StrCat("mpirun -np ", training.ranks, " --bind-to none --oversubscribe ",
+                                         geteuid() == 0 ? "--allow-run-as-root " : "");
+  // Only rank 0 writes events; the others have no event file.
+  OutputOf(absl::StrCat("OMP_NUM_THREADS=1 ", launcher,
+                        "sh -c 'test ${OMPI_COMM_WORLD_RANK:-0} = 0 && export SCALELAB_EVENTS=", events,
+                        "; exec " SCALELAB_BIN_DIR "/scalelab-trainer ", spec, " >/dev/null'"));
+  std::vector<std::string> lines;
+  std::ifstream file(events);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
 
 std::vector<std::string> TrainBenchModels() {
   std::vector<std::string> models;

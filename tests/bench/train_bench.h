@@ -16,6 +16,17 @@ namespace scalelab::bench {
 // select a part.
 std::vector<Figure> RunTrainBench(const BenchOptions& options);
 
+// One short training of a native engine on synthetic images.
+struct NativeTraining {
+  std::string engine, model;
+  int image_size = 32, classes = 10;
+  int batch = 0, ranks = 1;  // batch per rank
+  int steps = 0, warmup = 0;
+};
+// Trains with one thread per rank, and returns the lines of the event file of rank 0. `directory` is for its
+// files.
+std::vector<std::string> TrainNative(const NativeTraining& training, const std::string& directory);
+
 // Returns the names that options.models accepts.
 std::vector<std::string> TrainBenchModels();
 

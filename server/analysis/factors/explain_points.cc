@@ -162,6 +162,10 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
       if (!point.has_time_to_target()) continue;
       *point.mutable_time_to_target() = TimeOf(repeats);
       CompareConvergence(base_time, *point.mutable_time_to_target());
+      if (input.reference == nullptr) continue;
+      CompareWithReference(*input.reference,
+                           ReferenceTaskOf(input.parameters.SpecWithoutCommand(places.cells[p])),
+                           cell.global_batch, *point.mutable_time_to_target());
     }
   };
   ForEachInParallel(static_cast<size_t>(curve.series_size()), options.ThreadsFor(input.rows.size()), add);

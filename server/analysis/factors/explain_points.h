@@ -7,6 +7,7 @@
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 #include "server/analysis/curve.h"
+#include "server/analysis/factors/reference_convergence.h"
 #include "study/cell_list.h"
 
 namespace scalelab::server {
@@ -17,6 +18,8 @@ struct ExplainedRows {
   const CellList& parameters;
   const std::vector<db::CurveRow>& rows;  // sorted by cell
   const CurvePlaces& places;
+  // With which AddFactors compares the convergence; null: the base case only.
+  const ReferenceRuns* reference = nullptr;
 };
 
 // Sets time_to_target of all points whose cells have a target. Needs no times.

@@ -13,21 +13,27 @@ constexpr size_t kFewestRepeats = 3;
 // A smaller ratio of samples cannot be explained by noise.
 constexpr double kSuspicious = 0.9;
 
-// Returns the mean without the smallest and the largest value. A value that is absent is larger than all others; nothing if
-// one of them would be part of the mean.
-std::optional<double> OlympicMean(std::vector<std::optional<double>> values) {
-  if (values.size() < kFewestRepeats) return std::nullopt;
+// Returns the mean of WithoutExtremes; nothing if that is empty.
+std::optional<double> OlympicMean(const std::vector<std::optional<double>>& values) {
+  const std::vector<double> kept = WithoutExtremes(values);
+  if (kept.empty()) return std::nullopt;
+  return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
+}
+
+}  // namespace
+
+std::vector<double> WithoutExtremes(const std::vector<std::optional<double>>& values) {
+  if (values.size() < kFewestRepeats) return {};
   std::vector<double> known;
   for (const std::optional<double>& value : values) {
     if (value.has_value()) known.push_back(*value);
   }
-  if (known.size() + 1 < values.size()) return std::nullopt;
+  if (known.size() + 1 < values.size()) return {};
   std::ranges::sort(known);
-  const auto end = known.begin() + static_cast<std::ptrdiff_t>(values.size()) - 1;
-  return std::accumulate(known.begin() + 1, end, 0.0) / static_cast<double>(values.size() - 2);
+  known.resize(values.size() - 1);  // without the largest, unless it is absent
+  known.erase(known.begin());
+  return known;
 }
-
-}  // namespace
 
 scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& repeats) {
   scalelab::v1::TimeToTarget result;
@@ -40,7 +46,7 @@ scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& rep
     if (repeat.seconds.has_value()) result.set_reached(result.reached() + 1);
   }
   result.set_n(static_cast<int>(repeats.size()));
-  if (const auto mean = OlympicMean(std::move(seconds))) {
+  if (const auto mean = OlympicMean(seconds)) {
     result.set_seconds(*mean);
   } else if (repeats.size() < kFewestRepeats) {
     result.set_note(absl::StrCat("the rules of MLPerf need at least ", kFewestRepeats, " repeats, and ",
@@ -50,8 +56,7 @@ scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& rep
     result.set_note(absl::StrCat(result.n() - result.reached(), " of ", result.n(),
                                  " repeats did not reach the target; only one may be left out"));
   }
-  if (const auto mean = samples_known ? OlympicMean(std::move(samples)) : std::nullopt)
-    result.set_samples(*mean);
+  if (const auto mean = samples_known ? OlympicMean(samples) : std::nullopt) result.set_samples(*mean);
   return result;
 }
 

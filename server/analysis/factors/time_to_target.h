@@ -17,6 +17,10 @@ struct TargetRepeat {
 // Returns the result of repeats that had a target, without samples_ratio.
 scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& repeats);
 
+// Returns the values without the smallest and the largest, in ascending order. A value that is absent is larger than all
+// others. Returns nothing if there are fewer than 3 values, or if more than one is absent.
+std::vector<double> WithoutExtremes(const std::vector<std::optional<double>>& values);
+
 // Compares the convergence with that of the base case, whose samples must be known for a result.
 void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::TimeToTarget& point);
 

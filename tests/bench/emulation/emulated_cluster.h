@@ -21,6 +21,12 @@ struct EmulatedBucket {
   double bytes = 0;
 };
 
+// The computation of one recorded step of a rank.
+struct EmulatedStep {
+  double relative = 1;       // its duration / that of a usual step
+  double forward = 1.0 / 3;  // share of the computation before backward
+};
+
 // A program on a cluster. The throughput of its runs is drawn by Run.
 struct EmulatedConfiguration {
   bool strong = true;
@@ -38,6 +44,9 @@ struct EmulatedConfiguration {
   double run_noise = 0, block_noise = 0;
   int repeats = 3;
   std::string noise;  // name of the kind of noise
+  // Recorded steps, used by RunMoving: each rank takes them in their order, from a random one on. Empty: the
+  // steps of a rank differ by `jitter`.
+  std::vector<EmulatedStep> steps;
 
   double BatchOfRank(int ranks) const { return strong ? batch / ranks : batch; }
 };

@@ -17,7 +17,6 @@ namespace scalelab::bench {
 namespace {
 
 constexpr int kWarmup = 2, kSteps = 12;
-constexpr double kForward = 1.0 / 3;     // share of the computation before backward
 constexpr double kBytesOfAFloat = 4096;  // a bucket of n bytes is emulated by n / kBytesOfAFloat numbers
 
 // A coroutine that nobody awaits: it runs to its first wait, and is freed at its end.
@@ -81,21 +80,30 @@ class Cluster {
   // Returns where part `part` of a ring begins in a bucket of `size` numbers.
   size_t Offset(size_t size, int part) const { return size * static_cast<size_t>(part) / ranks_; }
 
+  // Returns the computation of a step of a rank whose first step is recorded step `first`.
+  EmulatedStep StepOf(size_t first, int step) {
+    if (c_.steps.empty()) return {.relative = std::exp(c_.jitter * normal_(random_))};
+    return c_.steps[(first + static_cast<size_t>(step + kWarmup)) % c_.steps.size()];
+  }
+
   // One rank: computes, and reduces each bucket by a ring of 2 (p - 1) messages when it is ready.
   Detached Rank(int rank, double usual) {
     RankTimes& mine = times_[rank];
     mine.ready.resize(c_.buckets.size());
     mine.reduce.resize(c_.buckets.size());
+    size_t first = 0;
+    if (!c_.steps.empty()) first = std::uniform_int_distribution<size_t>(0, c_.steps.size() - 1)(random_);
     for (int step = -kWarmup; step < kSteps; ++step) {
       const double begin = clock_.now();
       const double slow = uniform_(random_) < c_.hiccups ? 2 : 1;
-      const double compute = usual * slow * std::exp(c_.jitter * normal_(random_));
+      const EmulatedStep of_rank = StepOf(first, step);
+      const double compute = usual * slow * of_rank.relative, forward = of_rank.forward;
       double communicated = 0;
       for (size_t i = 0; i < c_.buckets.size(); ++i) {
         const EmulatedBucket& bucket = c_.buckets[i];
-        const double ready = begin + compute * (kForward + (1 - kForward) * bucket.ready);
+        const double ready = begin + compute * (forward + (1 - forward) * bucket.ready);
         co_await clock_.Until(std::max(clock_.now(), ready));
-        if (step >= 0) mine.ready[i].push_back(ready - begin - compute * kForward);
+        if (step >= 0) mine.ready[i].push_back(ready - begin - compute * forward);
         if (ranks_ == 1) continue;
         const double started = clock_.now();
         const auto numbers = std::max<size_t>(ranks_, static_cast<size_t>(bucket.bytes / kBytesOfAFloat));
@@ -117,7 +125,7 @@ class Cluster {
       co_await clock_.Until(std::max(clock_.now(), begin + compute));
       if (step < 0) continue;
       mine.steps.push_back(clock_.now() - begin);
-      mine.backward.push_back(compute * (1 - kForward));
+      mine.backward.push_back(compute * (1 - forward));
       mine.compute += compute;
       mine.exposed += clock_.now() - begin - compute;
       mine.communication += communicated;

@@ -402,6 +402,21 @@ TEST(ExpandStudy, TheSeedAloneDecidesTheOrder) {
   EXPECT_NE(CellsInOrder(Expand(TenCells(42))), CellsInOrder(Expand(TenCells(43))));
 }
 
+TEST(ExpandStudy, EachSecondBlockOfTwoCellsHasTheReverseOrder) {
+  std::set<std::vector<int>> firsts;
+  for (int seed = 0; seed < 20; ++seed) {
+    v1::StudySpec spec = Small(R"("matrix": [{"key": "momentum", "values": [0, 0.1]}], "repeats": 5)");
+    spec.set_seed(seed);
+    const std::vector<int> cells = CellsInOrder(Expand(spec));
+    ASSERT_EQ(cells.size(), 10u);
+    for (size_t run = 0; run < cells.size(); run += 2) EXPECT_NE(cells[run], cells[run + 1]);
+    EXPECT_NE(cells[0], cells[2]) << "seed " << seed;
+    EXPECT_NE(cells[4], cells[6]) << "seed " << seed;
+    firsts.insert({cells[0], cells[4], cells[8]});
+  }
+  EXPECT_GT(firsts.size(), 4u) << "the first block of each pair is random";
+}
+
 TEST(ExpandStudy, ListedKeepsTheOrderOfTheFile) {
   v1::StudySpec spec = TenCells(42);
   spec.set_order(v1::StudySpec::LISTED);

@@ -54,6 +54,7 @@ TEST(GroupShapes, ManyShortAllocationsCostMoreThanOneLargeOne) {
 TEST(GroupShapes, CostsAreTheNodesTimesTheTimesOfTheRuns) {
   const auto strong = ExpandStudy(ThreeSizes(0));
   ASSERT_TRUE(strong.ok()) << strong.status();
+  EXPECT_EQ(strong->group.sizes, 3);
   EXPECT_DOUBLE_EQ(strong->group.largest_node_hours, 4 * 62 / 60.0);
   // The samples of a rank are in the ratio 8:4:2:1 for 2, 4, 8 and 16 ranks. So the sizes take 48, 8 and 4 of the 60 minutes.
   EXPECT_NEAR(strong->group.own_node_hours, (1 * 50 + 2 * 10 + 4 * 6) / 60.0, 1e-9);

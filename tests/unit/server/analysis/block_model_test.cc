@@ -77,6 +77,29 @@ TEST(BlockModel, TheDriftOfTheMachineIsNotPartOfADifference) {
   EXPECT_FALSE(BlockModel(Pointers(cells), 5).has_drift());
 }
 
+TEST(BlockModel, TwoCellsHaveADriftFromFourBlocksOn) {
+  for (const int blocks : {3, 4}) {
+    std::vector<Sample> cells(2);
+    double now = 0;
+    for (int block = 0; block < blocks; ++block) {
+      for (const size_t i : {0, 1}) {
+        Sample& cell = cells[block % 2 == 0 ? i : 1 - i];  // each second block has the reverse order
+        cell.block.push_back(block);
+        cell.time.push_back(now);
+        cell.value.push_back((&cell == &cells[0] ? 100 : 200) * std::exp(-0.02 * now++));
+      }
+    }
+    const BlockModel model(Pointers(cells), blocks);
+    const auto difference = model.Compare(1, 0);
+    ASSERT_TRUE(difference.has_value());
+    EXPECT_EQ(model.has_drift(), blocks == 4);
+    EXPECT_DOUBLE_EQ(difference->df, 2) << blocks << " blocks";
+    if (blocks == 4) {
+      EXPECT_NEAR(difference->ratio, 2, 1e-9);
+    }
+  }
+}
+
 TEST(BlockModel, CellsInTheSameOrderInEachBlockGiveNoDrift) {
   std::vector<Sample> cells(4);
   double now = 0;

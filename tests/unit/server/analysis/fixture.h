@@ -89,14 +89,19 @@ class Results {
     return *this;
   }
   // Returns the curve with factors.
-  scalelab::v1::GetCurveResponse Explained(bool factors = true, const CurveOptions& options = {}) const {
+  scalelab::v1::GetCurveResponse Explained(bool factors = true, const CurveOptions& options = {},
+                                           const ReferenceRuns* reference = nullptr) const {
     const CellList parameters = Parameters();
     CurvePlaces places;
     auto curve = MakeCurve(spec_, cells_, parameters, rows_, options, {}, {}, &places);
-    const ExplainedRows input{cells_, parameters, rows_, places};
+    const ExplainedRows input{cells_, parameters, rows_, places, reference};
     AddTimesToTarget(input, curve);
     if (factors) AddFactors(input, times_, options, curve);
     return curve;
+  }
+  // Returns the study as a reference of other studies.
+  ReferenceRuns AsReference(const std::string& name) const {
+    return ReferenceOf(name, cells_, Parameters(), rows_, times_);
   }
   // Returns the curve with the versions of the code that the runs executed.
   scalelab::v1::GetCurveResponse WithCode(const RunCodes& codes) const {
@@ -135,7 +140,8 @@ class Results {
   StudyRows AsRows(const CellList& parameters) const {
     StudyRows rows{cells_, parameters, rows_};
     if (spec_.has_adaptive_repeats())
-      rows.sequential = SequentialConfidence(spec_.adaptive_repeats(), cells_.size());
+      rows.sequential =
+          SequentialConfidence(spec_.adaptive_repeats(), cells_.size(), BlocksWithResults(rows_));
     return rows;
   }
   CellList Parameters() const {

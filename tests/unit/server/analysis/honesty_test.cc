@@ -111,7 +111,8 @@ TEST(Honesty, NoisyContinuedAndCancelledAttemptsAreNotFailedOnes) {
   EXPECT_EQ(point.continued(), 1);
   EXPECT_THAT(
       point.notes(),
-      AllOf(Contains("2 runs were repeated because an attempt was disturbed by other load on the nodes"),
+      AllOf(Contains("2 runs were repeated because 3 attempts were disturbed by other load on the nodes; "
+                     "`scalelab run show` has their throughput"),
             Contains("1 run continued from a checkpoint after a time limit or a preemption"),
             Not(Contains(HasSubstr("failed attempt")))));
   add(100.1, 3).noisy_attempts = 1;  // the other one failed

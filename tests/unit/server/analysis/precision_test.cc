@@ -1,5 +1,6 @@
 #include "server/analysis/precision.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gmock/gmock.h"
@@ -31,14 +32,30 @@ TEST(Precision, IntervalsOfPairsByHand) {
   EXPECT_THAT(curve.series(0).notes(), Contains(HasSubstr("computed at 96.5%")));
 }
 
-TEST(Precision, TheConfidenceIsHigherIfTwoBlocksOfTwoCellsMayBeEnough) {
-  v1::AdaptiveRepeats rule;
-  EXPECT_EQ(SequentialConfidence(rule, 2), 0.975);
-  rule.set_min(2);
-  EXPECT_EQ(SequentialConfidence(rule, 2), 0.975);
-  EXPECT_EQ(SequentialConfidence(rule, 3), 0.965);
-  rule.set_min(3);
-  EXPECT_EQ(SequentialConfidence(rule, 2), 0.965);
+TEST(Precision, TheConfidenceOfTwoCellsRisesAfterTheFirstLook) {
+  struct Expected {
+    int min;
+    double first, later;
+  };
+  constexpr Expected kTable[] = {{0, 0.965, 0.98}, {2, 0.965, 0.98}, {3, 0.965, 0.975}, {5, 0.965, 0.97}};
+  for (const Expected& expected : kTable) {
+    v1::AdaptiveRepeats rule;
+    rule.set_min(expected.min);
+    const int first = std::max(2, expected.min);
+    EXPECT_EQ(SequentialConfidence(rule, 2, first), expected.first) << "min " << expected.min;
+    EXPECT_EQ(SequentialConfidence(rule, 2, first + 1), expected.later) << "min " << expected.min;
+    EXPECT_EQ(SequentialConfidence(rule, 3, first + 1), 0.965) << "min " << expected.min;
+  }
+}
+
+TEST(Precision, BlocksWithoutAResultAreNoLooks) {
+  Results results = Adaptive(2);
+  results.Cell(1).Ok({100, 101}).Other(db::RunState::kFailed).Other(db::RunState::kSkipped);
+  results.Cell(2).Ok({200}).Other(db::RunState::kFailed).Other(db::RunState::kFailed);
+  const CellList parameters = results.Parameters();
+  const StudyRows rows = results.AsRows(parameters);
+  EXPECT_EQ(BlocksWithResults(rows.rows), 2);
+  EXPECT_EQ(rows.sequential, 0.965);
 }
 
 TEST(Precision, ASizeThatCannotBeComparedYetNeedsMoreBlocks) {
@@ -60,7 +77,7 @@ TEST(Precision, TheMethodDoesNotChangeAtEightBlocks) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < base.size(); ++i) mean += std::log(twice[i] / base[i]) / 9;
   for (size_t i = 0; i < base.size(); ++i) squares += std::pow(std::log(twice[i] / base[i]) - mean, 2);
-  const double half = StudentQuantile(0.9825, 8) * std::sqrt(squares / 8 / 9);
+  const double half = StudentQuantile(0.9875, 8) * std::sqrt(squares / 8 / 9);
   EXPECT_NEAR(WidestHalfWidth(results.Curve()).value(), std::exp(half) - 1, 1e-9);
 }
 

@@ -84,7 +84,7 @@ def drifts(cells, blocks):
     if blocks < 3 or not all(cell["time"] for cell in cells):
         return False
     plain = Model(cells, blocks, False)
-    if plain.df <= 3:
+    if plain.df < 3:
         return False
     # The variation of the times that cells and blocks leave unexplained, relative to the variation within blocks.
     times = [{"block": c["block"], "value": np.exp(np.array(c["time"]) / 1e4), "time": c["time"]} for c in cells]

@@ -63,11 +63,15 @@ Results Simulate(const Truth& truth, const Noise& noise, int repeats, std::mt199
   std::uniform_real_distribution<double> uniform;
   const double runs = static_cast<double>(cells) * repeats;
   double done = 0, last = normal(random), time = 1'000'000;
+  std::vector<size_t> order(cells);
   for (size_t block = 0; block < static_cast<size_t>(repeats); ++block) {
     const double of_block = std::exp(noise.block * normal(random));
-    std::vector<size_t> order(cells);
-    for (size_t i = 0; i < cells; ++i) order[i] = i;
-    if (!noise.listed) std::shuffle(order.begin(), order.end(), random);
+    if (cells == 2 && block % 2 == 1 && !noise.listed) {  // as ExpandStudy
+      std::ranges::reverse(order);
+    } else {
+      for (size_t i = 0; i < cells; ++i) order[i] = i;
+      if (!noise.listed) std::shuffle(order.begin(), order.end(), random);
+    }
     for (const size_t cell : order) {
       const int ranks = truth.ranks[cell % truth.ranks.size()];
       const auto engine = static_cast<double>(cell / truth.ranks.size());

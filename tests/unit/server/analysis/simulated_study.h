@@ -25,7 +25,7 @@ struct Noise {
   int t_df = 0;              // noise of Student's t distribution with this many degrees of freedom; 0: normal
   bool multiplied = false;   // lognormal noise
   double missing = 0;        // share of runs that fail
-  bool listed = false;       // the runs are in the order of the study file
+  bool listed = false;       // the runs are in the order of the study file, otherwise in that of ExpandStudy
   // Whether the assumptions of the intervals hold: independent noise, equal in all cells,
   // and order: randomized.
   bool holds = true;

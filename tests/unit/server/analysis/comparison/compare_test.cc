@@ -143,5 +143,47 @@ TEST(Compare, CellsThatBothStudiesHaveConnectTheirDays) {
   EXPECT_THAT(response.notes(), Contains(HasSubstr("difference between days")));
 }
 
+// Engine a has 5% more throughput. The day of a study changes all of its cells, and each cell has noise of its own on
+// each day, besides that of its repeats. One study lacks a cell.
+TEST(Compare, IntervalsOverSeveralStudiesContainTheTruthInAbout95Percent) {
+  constexpr int kSimulated = 500, kStudies = 4, kRepeats = 3;
+  constexpr double kEffect = 0.05;
+  std::mt19937_64 random(17);
+  std::normal_distribution<double> day(0, 0.05), cell(0, 0.015), repeat(0, 0.02);
+  int pairs = 0, covered = 0;
+  for (int i = 0; i < kSimulated; ++i) {
+    std::vector<Results> studies(kStudies);
+    for (int s = 0; s < kStudies; ++s) {
+      const double of_day = day(random);
+      for (const int ranks : {1, 4}) {
+        for (const char* engine : {kA, kB}) {
+          if (s == 0 && ranks == 4 && engine == kB) continue;
+          const double right = 100 * ranks * (engine == kA ? 1 + kEffect : 1);
+          const double of_cell = of_day + cell(random);
+          std::vector<double> values;
+          for (int r = 0; r < kRepeats; ++r) values.push_back(right * std::exp(of_cell + repeat(random)));
+          studies[static_cast<size_t>(s)].Cell(ranks, engine).Ok(values);
+        }
+      }
+    }
+    std::vector<const Results*> compared;
+    for (const Results& study : studies) compared.push_back(&study);
+    const auto response = Results::Compare(compared, "engine", 0);
+    ASSERT_EQ(response.groups_size(), 2);
+    for (const auto& group : response.groups()) {
+      ASSERT_EQ(group.pairs_size(), 1);
+      const ComparedPair& pair = group.pairs(0);
+      ASSERT_EQ(pair.first(), "a");
+      ASSERT_EQ(pair.n(), group.ranks() == 4 ? kStudies - 1 : kStudies);
+      ASSERT_TRUE(pair.effect().has_low());
+      ++pairs;
+      if (pair.effect().low() <= kEffect && kEffect <= pair.effect().high()) ++covered;
+    }
+  }
+  const double share = static_cast<double>(covered) / pairs;
+  EXPECT_GE(share, 0.93);
+  EXPECT_LE(share, 0.99);
+}
+
 }  // namespace
 }  // namespace scalelab::server
