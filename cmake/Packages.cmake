@@ -37,6 +37,14 @@ install(FILES ${completions}/scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-
 install(FILES ${completions}/scalelab.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT client)
 install(FILES ${completions}/_scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT client)
 
+# The Python client, from which `pip install` makes the package of a virtual environment. The target runs each time, because only
+# setuptools knows which files the wheel contains.
+set(wheel ${CMAKE_BINARY_DIR}/packages/python/scalelab-${PROJECT_VERSION}-py3-none-any.whl)
+add_custom_target(scalelab-wheel
+  COMMAND ${PROJECT_SOURCE_DIR}/deploy/python-client --dir ${CMAKE_BINARY_DIR}/packages/python
+  BYPRODUCTS ${wheel} VERBATIM)
+install(FILES ${wheel} DESTINATION ${share}/python COMPONENT client EXCLUDE_FROM_ALL)
+
 # Documentation; manual/ adds the man pages.
 set(doc ${CMAKE_INSTALL_DATADIR}/doc/scalelab-doc)
 install(DIRECTORY docs/ DESTINATION ${doc} COMPONENT doc)
@@ -99,7 +107,7 @@ Submits studies of distributed training to a scalelab server, follows them and
 shows scaling curves with confidence intervals.")
 # librsvg2-bin and librsvg2-2 take 17 MB, more than the client itself, and need cairo and pango. Therefore the package only suggests
 # it, and scalelab names it when a PDF or PNG file needs it.
-set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libmunge2, librsvg2-bin, scalelab-doc")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libmunge2, librsvg2-bin, python3-venv, scalelab-doc")
 
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_SERVER_DESCRIPTION "measure how distributed training scales: coordinator
@@ -132,7 +140,7 @@ Man pages, guides for users and operators, and examples of studies.")
 # Installing needs only what the packages contain, so `preinstall` does not build the tests.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 add_custom_target(scalelab-package-files DEPENDS scalelab scalelabd scalelab-worker scalelab-rank)
-add_dependencies(scalelab-package-files scalelab-completions scalelab-man-pages)
+add_dependencies(scalelab-package-files scalelab-completions scalelab-man-pages scalelab-wheel)
 if(TARGET scalelab-trainer)
   add_dependencies(scalelab-package-files scalelab-trainer)
 endif()

@@ -40,6 +40,16 @@ auto Members(R& r) {
 }
 
 template <>
+struct Table<StudyFileRow> {
+  static constexpr char kName[] = "study_file", kKey[] = "study_id", kParent[] = "";
+  static constexpr char kColumns[] = "study_id,text";
+};
+template <RowOf<StudyFileRow> R>
+auto Members(R& r) {
+  return std::tie(r.study_id, r.text);
+}
+
+template <>
 struct Table<CellRow> {
   static constexpr char kName[] = "cell", kKey[] = "id", kParent[] = "study_id";
   static constexpr char kColumns[] =
@@ -129,13 +139,13 @@ struct Table<AttemptRow> {
   static constexpr char kColumns[] =
       "id,run_id,number,token,allocation_id,state,cause,message,nodes,directory,exit_status,parameter_hash,"
       "assigned,"
-      "started,finished,resumed_step,checkpoint_step";
+      "started,finished,resumed_step,checkpoint_step,throughput,epoch_seconds";
 };
 template <RowOf<AttemptRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.run_id, r.number, r.token, r.allocation_id, r.state, r.cause, r.message, r.nodes,
                   r.directory, r.exit_status, r.parameter_hash, r.assigned, r.started, r.finished,
-                  r.resumed_step, r.checkpoint_step);
+                  r.resumed_step, r.checkpoint_step, r.throughput, r.epoch_seconds);
 }
 
 template <>

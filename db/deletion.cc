@@ -155,6 +155,7 @@ absl::StatusOr<bool> DeleteSome(Database& db, const std::set<int64_t>& kept) {
       eraser.One("DELETE FROM removal WHERE study_id = ?1 AND kind BETWEEN 1 AND 3", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM removed WHERE study_id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study_origin WHERE study_id = ?", study));
+  SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study_file WHERE study_id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM study WHERE id = ?", study));
   SCALELAB_RETURN_IF_ERROR(eraser.One("DELETE FROM deleted_study WHERE study_id = ?", study));
   const absl::StatusOr<int64_t> next = FirstMarked(db, kept);

@@ -468,6 +468,21 @@ CREATE TABLE study_origin (
 ) STRICT;
 )sql";
 
+// Adds the results of attempts that were repeated because they were noisy.
+constexpr char kAttemptResults[] = R"sql(
+ALTER TABLE attempt ADD COLUMN throughput REAL;
+ALTER TABLE attempt ADD COLUMN epoch_seconds REAL;
+)sql";
+
+// Adds the texts of study files. They are not in the table study, because most reads of studies do not need
+// them.
+constexpr char kStudyFiles[] = R"sql(
+CREATE TABLE study_file (
+  study_id INTEGER PRIMARY KEY,
+  text TEXT NOT NULL
+) STRICT;
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
@@ -480,7 +495,9 @@ const std::vector<std::string>& Migrations() {
                                    absl::StrCat(kAccess, kUsage, kJudgement, kKeeping),
                                    absl::StrCat(kRunTimes, kPredictions, ViewsOfSkippedRuns()),
                                    absl::StrCat(kCheckpoints, kOrigins, ViewsOfNoisyAttempts()),
-                                   ViewsOfBlocks()};
+                                   ViewsOfBlocks(),
+                                   absl::StrCat(kAttemptResults, ViewsOfAttemptResults()),
+                                   kStudyFiles};
   return *steps;
 }
 

@@ -77,6 +77,12 @@ struct StudyRow {
   bool held = false;         // a user holds the study: no attempt begins
 };
 
+// The text of the study file that a study was submitted with. A study whose text is not known has no row.
+struct StudyFileRow {
+  int64_t study_id = 0;
+  std::string text;
+};
+
 struct CellRow {
   int64_t id = 0;
   int64_t study_id = 0;
@@ -131,6 +137,9 @@ struct AttemptRow {
   // The step of the checkpoint from which the attempt continued, and the step of its last
   // checkpoint; 0: none.
   int64_t resumed_step = 0, checkpoint_step = 0;
+  // Results of an attempt that was repeated because it was noisy, in the units of RunSummary. The results of the
+  // attempt that counts are in RunSummary only.
+  std::optional<double> throughput, epoch_seconds;
 };
 
 // Name of the directory of a run's checkpoints, next to those of its attempts.

@@ -115,16 +115,21 @@ std::string CellsView() {
       ObjectOf("c.spec"), ") END AS spec FROM cell c");
 }
 
-std::string AttemptsView(bool first, bool noisy = false) {
+// Before step 10, attempts have no results. The results of the attempt that counts are in run_summary.
+std::string AttemptsView(bool first, bool noisy = false, bool results = false) {
   return absl::StrCat(
       "CREATE VIEW attempts AS SELECT a.id, a.run_id, r.study_id, a.number, a.token, l.external_id AS job, ",
       Names("a.state", {"ASSIGNED", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "CANCELLED"}, 1),
       " AS state, ", CauseName("a.cause", first, noisy),
       " AS cause, a.message, a.nodes, a.directory, a.exit_status, a.parameter_hash, ", Time("a.assigned"),
       " AS assigned, ", Time("a.started"), " AS started, ", Time("a.finished"),
-      " AS finished, p.json AS provenance FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation "
-      "l ON "
-      "l.id = a.allocation_id LEFT JOIN provenance p ON p.attempt_id = a.id");
+      " AS finished, p.json AS provenance",
+      results ? ", ifnull(a.throughput, u.throughput) AS throughput, "
+                "ifnull(a.epoch_seconds, u.epoch_seconds) AS epoch_seconds"
+              : "",
+      " FROM attempt a JOIN run r ON r.id = a.run_id LEFT JOIN allocation l ON "
+      "l.id = a.allocation_id LEFT JOIN provenance p ON p.attempt_id = a.id",
+      results ? " LEFT JOIN run_summary u ON u.run_id = a.run_id AND u.attempt_id = a.id" : "");
 }
 
 std::string AllocationsView() {
@@ -280,5 +285,9 @@ std::string ViewsOfNoisyAttempts() {
 }
 
 std::string ViewsOfBlocks() { return absl::StrCat("DROP VIEW points;\n", PointsView(true)); }
+
+std::string ViewsOfAttemptResults() {
+  return absl::StrCat("DROP VIEW attempts;\n", AttemptsView(false, true, true), Visible("r.study_id"));
+}
 
 }  // namespace scalelab::db

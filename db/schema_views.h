@@ -17,5 +17,7 @@ std::string ViewsOfSkippedRuns();
 std::string ViewsOfNoisyAttempts();
 // Returns the SQL of step 9: the view of points with those in blocks.
 std::string ViewsOfBlocks();
+// Returns the SQL of step 10: the view of attempts with their throughput and epoch time.
+std::string ViewsOfAttemptResults();
 
 }  // namespace scalelab::db

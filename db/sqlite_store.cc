@@ -17,6 +17,7 @@
 #include "db/sqlite/identity.h"
 #include "db/sqlite/phase_fair_lock.h"
 #include "db/writer.h"
+#include "files/durable_file.h"
 #include "files/lock_file.h"
 #include "planted/bug.h"
 
@@ -307,7 +308,8 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
   }
   absl::StatusOr<LockFile> lock = TakeLock(options.path);
   if (!lock.ok()) return lock.status();
-  if (absl::Status status = CheckDatabaseExists(options.path); !status.ok()) return status;
+  FileSystem& files = options.files == nullptr ? SystemFiles() : *options.files;
+  if (absl::Status status = CheckDatabaseExists(options.path, files); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Database>> writer =
       Database::Open(options.path, Database::Mode::kReadWrite, kBusyTimeoutMs);
   if (!writer.ok()) return writer.status();
@@ -317,7 +319,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& opti
       "foreign_keys=ON");
   if (status.ok()) status = Migrate(**writer);
   if (status.ok()) status = SetUpWriter(**writer, options.rollback_journal);
-  if (status.ok()) status = CheckIdentity(**writer);
+  if (status.ok()) status = CheckIdentity(**writer, files);
   if (!status.ok()) return status;
   if (options.rollback_journal) sqlite3_busy_timeout((*writer)->handle(), kCommitTimeoutMs);
 

@@ -7,6 +7,10 @@
 #include "absl/status/statusor.h"
 #include "db/store.h"
 
+namespace scalelab {
+class FileSystem;
+}
+
 namespace scalelab::db {
 
 struct SqliteOptions {
@@ -23,6 +27,8 @@ struct SqliteOptions {
   // The rows of a study's curve are kept in memory for a minute if the study has at least this number of
   // runs. A row takes about 300 bytes.
   int fewest_rows_kept = 10'000;
+  // The file system of PATH.id; null: the machine's.
+  FileSystem* files = nullptr;
 };
 
 // Opens or creates the database and migrates it to the newest schema. Returns FAILED_PRECONDITION, with a

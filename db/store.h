@@ -40,6 +40,8 @@ struct WriteBatch {
   // Studies to delete with all rows that belong to them. They are invisible after the commit. Later calls of
   // Maintain delete the rows of large studies.
   std::vector<int64_t> deleted_studies;
+  // Texts of study files, which are written before deleted_studies.
+  std::vector<StudyFileRow> study_files;
 
   bool empty() const;
   void Clear();

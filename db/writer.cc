@@ -170,6 +170,7 @@ void Writer::Checkpoint() {
 absl::Status Writer::Write(const WriteBatch& batch) {
   SCALELAB_RETURN_IF_ERROR(ReadCounters());
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.studies, counters_["study"]));
+  SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.study_files));
   for (const CellValueRow& value : batch.cell_values)
     SCALELAB_RETURN_IF_ERROR(Put(*db_, value, value.study_id <= counters_["study"]).status());
   SCALELAB_RETURN_IF_ERROR(PutAll(*db_, batch.cells, counters_["cell"]));

@@ -177,8 +177,8 @@ void Agent::BeginNow(Attempt& attempt) {
 // A calibration would measure other attempts too, so wait until none is running.
 bool Agent::NeedsCalibration(const Attempt& attempt) const {
   const Attempt::Desired& desired = attempt.desired();
-  if (leaving_ || quitting_ || desired.stop() || attempt.stopping() || desired.calibration_seconds() <= 0)
-    return false;
+  const bool stopped = desired.stop() || (attempt.stopping() && !attempt.ranks_finished());
+  if (leaving_ || quitting_ || stopped || desired.calibration_seconds() <= 0) return false;
   return calibrator_.running() ||
          (calibrator_.Stale(absl::Seconds(desired.calibration_interval())) && !AnyBusy());
 }
@@ -248,6 +248,7 @@ void Agent::Do(const Action& action) {
       break;
     }
     case Action::Kind::kStop:
+      if (action.finished) attempts_.at(action.token)->RanksFinished();
       Stop(*attempts_.at(action.token), action.grace);
       break;
     case Action::Kind::kForget:

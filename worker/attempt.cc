@@ -380,7 +380,9 @@ void Attempt::Stop(absl::Duration grace) {
   host_.loop.Cancel(std::exchange(checkpoint_timer_, 0));
   stopping_ = true;
   if (job_ != 0) host_.processes.Stop(job_, grace);
-  if (!launches_ && phase_ == Phase::kRunning) EndRanksHere(grace);
+  if (launches_ || phase_ != Phase::kRunning) return;
+  ran_ = ranks_finished_;
+  EndRanksHere(grace);
 }
 
 void Attempt::StopAfterCheckpoint(absl::Duration grace) {

@@ -73,7 +73,12 @@ class Attempt {
   void Begin(const std::optional<v1::Calibration>& before = std::nullopt);
   // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
-  // Returns true at the first call after the processes that this node started have ended.
+  // Must be called before a Stop of an attempt whose ranks have ended without an error on the first node. Has
+  // no effect before Begin.
+  void RanksFinished() { ranks_finished_ = begun_; }
+  bool ranks_finished() const { return ranks_finished_; }
+  // Returns true at the first call after the processes that this node started have ended. On a node that
+  // started none, returns true at the first call after it was stopped because the ranks have finished.
   bool TakeProcessesGone();
   // Delays the report of the attempt's end until a calibration is added.
   void AwaitCalibration() { awaits_calibration_ = true; }
@@ -154,8 +159,8 @@ class Attempt {
   AttemptMeter meter_;
   std::shared_ptr<const PowerHistory> power_;  // null: nothing is recorded
   v1::NodeNoise noise_;
-  bool ran_ =
-      false;  // the processes that this node started have ended, and TakeProcessesGone was not called since
+  bool ran_ = false;  // TakeProcessesGone returns true next, unless processes may be alive
+  bool ranks_finished_ = false;
   bool awaits_calibration_ = false;
 };
 

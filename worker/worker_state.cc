@@ -27,7 +27,8 @@ std::vector<Action> Decide(const std::vector<LocalAttempt>& local, const v1::Syn
       if (!leaving)
         actions.push_back({Action::Kind::kBegin, attempt.token(), &attempt, absl::ZeroDuration()});
     } else if (attempt.stop() && !it->second->ended && !it->second->stopping) {
-      actions.push_back({Action::Kind::kStop, attempt.token(), nullptr, GraceOf(attempt)});
+      actions.push_back(
+          {Action::Kind::kStop, attempt.token(), nullptr, GraceOf(attempt), attempt.finished()});
     }
   }
   for (const LocalAttempt& attempt : local) {

@@ -31,6 +31,7 @@ struct Action {
   std::string token;
   const v1::SynchronizeResponse::DesiredAttempt* desired = nullptr;  // kBegin: points into the response
   absl::Duration grace;                                              // kStop, kAbandon
+  bool finished = false;  // kStop: the ranks have ended without an error on the first node
   bool operator==(const Action&) const = default;
 };
 

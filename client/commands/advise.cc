@@ -69,15 +69,9 @@ absl::StatusOr<ExitCode> ExecuteAdvise(const AdviseOptions& options, Session& se
   if (!server.ok()) return server.status();
   const auto advice = (*server)->Call((*server)->analysis(), &AnalysisService::Stub::AdviseRanks, *request);
   if (!advice.ok()) return advice.status();
-  std::vector<std::string> notes;
-  if (session.tables()) {
-    scalelab::v1::GetCurveRequest of_study;
-    of_study.set_study(advice->study());
-    const auto curve =
-        (*server)->Call((*server)->results(), &scalelab::v1::ResultService::Stub::GetCurve, of_study);
-    if (!curve.ok()) return curve.status();
-    notes = CurveNotes(*curve);
-  }
+  const auto curves = NotedCurves(advice->measured());
+  const std::vector<std::string> notes =
+      curves.empty() ? std::vector<std::string>() : CurveNotes(curves.front());
   if (const absl::Status s = session.Print({*advice, {AdviceTable(*advice), AdviceText(*advice, notes)}});
       !s.ok())
     return s;

@@ -18,7 +18,12 @@ using scalelab::v1::AdviseRanksResponse;
 using scalelab::v1::CompareCellsResponse;
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
+using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
+using scalelab::v1::GetCurveResponse;
+using scalelab::v1::MeasuredPoint;
+using scalelab::v1::MeasuredSeries;
 using In = Column::In;
 
 // Appends the cell of tables and those of CSV. `scale` applies to tables only.
@@ -54,6 +59,27 @@ absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text)
   if (absl::SimpleAtod(number, &share) && share * scale > 0 && share * scale <= 1) return share * scale;
   return absl::InvalidArgumentError(
       absl::StrCat(option, " ", text, " is not a share above 0; for example ", option, " 2%"));
+}
+
+std::vector<GetCurveResponse> NotedCurves(
+    const google::protobuf::RepeatedPtrField<MeasuredSeries>& measured) {
+  std::vector<GetCurveResponse> curves;
+  for (const MeasuredSeries& series : measured) {
+    if (curves.empty() || curves.back().study() != series.study()) {
+      curves.emplace_back().set_study(series.study());
+      curves.back().set_display_name(series.display_name());
+    }
+    CurveSeries& noted = *curves.back().add_series();
+    *noted.mutable_key() = series.key();
+    noted.set_fingerprint(series.fingerprint());
+    *noted.mutable_notes() = series.notes();
+    for (const MeasuredPoint& point : series.points()) {
+      CurvePoint& noted_point = *noted.add_points();
+      noted_point.set_ranks(point.ranks());
+      *noted_point.mutable_notes() = point.notes();
+    }
+  }
+  return curves;
 }
 
 Section ComparisonTable(const CompareCellsResponse& comparison) {

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "client/output/printer.h"
 #include "scalelab/v1/analysis.pb.h"
+#include "scalelab/v1/result.pb.h"
 
 namespace scalelab::client {
 
@@ -18,6 +19,10 @@ absl::StatusOr<double> ShareOf(absl::string_view option, absl::string_view text)
 
 // Returns green for a faster or an equivalent first value, red for a slower one.
 Tone VerdictTone(scalelab::v1::ComparedPair::Verdict verdict);
+
+// Returns a curve for each study, which has only the series, the world sizes and the notes, for CurveNotes.
+std::vector<scalelab::v1::GetCurveResponse> NotedCurves(
+    const google::protobuf::RepeatedPtrField<scalelab::v1::MeasuredSeries>& measured);
 
 // Returns a row for each pair.
 Section ComparisonTable(const scalelab::v1::CompareCellsResponse& comparison);

@@ -81,6 +81,19 @@ const Estimate* OfCommunication(const CurvePoint& point) {
   return (point.communication().*kHas)() ? &(point.communication().*kGet)() : nullptr;
 }
 
+const Estimate* GoodputOf(const CurvePoint& point) {
+  return point.gradient_noise().has_goodput() ? &point.gradient_noise().goodput() : nullptr;
+}
+
+bool HasGoodput(const GetCurveResponse& curve) {
+  for (const CurveSeries& series : curve.series()) {
+    if (std::any_of(series.points().begin(), series.points().end(),
+                    [](const CurvePoint& point) { return GoodputOf(point) != nullptr; }))
+      return true;
+  }
+  return false;
+}
+
 bool MeasuresCommunication(const GetCurveResponse& curve) {
   for (const CurveSeries& series : curve.series()) {
     for (const CurvePoint& point : series.points()) {
@@ -108,6 +121,9 @@ std::vector<Statistic> StatisticsOf(const GetCurveResponse& curve) {
       {"loss", "train_loss", In::kWide, Of<&P::has_train_loss, &P::train_loss>, WithMargin},
       {"time to acc.", "time_to_accuracy", In::kWide, Of<&P::has_time_to_accuracy, &P::time_to_accuracy>,
        [](const Estimate& e) { return Span(e.mean()); }}};
+  if (HasGoodput(curve))
+    statistics.push_back({"goodput", "goodput", In::kTables, GoodputOf,
+                          [](const Estimate& e) { return WithInterval(e, Short); }, kDropRepeats});
   if (!MeasuresCommunication(curve)) return statistics;
   const std::vector<Statistic> costs = {
       {"exposed ms", "communication_exposed", In::kTables, OfCommunication<&C::has_exposed, &C::exposed>,

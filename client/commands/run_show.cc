@@ -122,6 +122,28 @@ Section AttemptMessages(const Run& run) {
   return section;
 }
 
+// Returns whether the run was repeated because the attempt was noisy.
+bool WasRepeated(const Attempt& attempt) {
+  return attempt.state() == Attempt::FAILED && attempt.cause() == Attempt::NOISY;
+}
+
+// Returns the throughput of each attempt whose ranks all finished, for example
+// "attempt 1 (noisy, not counted):  812.4 samples/s, 8.600 s an epoch".
+Section AttemptResults(const Run& run) {
+  std::vector<std::pair<std::string, Cell>> facts;
+  for (const Attempt& a : run.attempts()) {
+    std::vector<std::string> values;
+    if (a.has_throughput()) values.push_back(absl::StrCat(Short(a.throughput()), " samples/s"));
+    if (a.has_epoch_seconds()) values.push_back(absl::StrCat(Short(a.epoch_seconds()), " s an epoch"));
+    const char* counted = a.cause() == Attempt::NOISY ? "noisy, counted" : "counted";
+    if (WasRepeated(a)) counted = "noisy, not counted";
+    facts.emplace_back(absl::StrCat("attempt ", a.number(), " (", counted, ")"), absl::StrJoin(values, ", "));
+  }
+  Section section = Facts(std::move(facts));
+  section.title = "Results of attempts";
+  return section;
+}
+
 // Returns the measured noise of the nodes; docs/users/noise.md has the limits.
 Section Noise(const Run& run) {
   using In = Column::In;
@@ -195,6 +217,9 @@ absl::StatusOr<ExitCode> ExecuteRunShow(const RunShowOptions& options, Session& 
   Answer answer{
       *response,
       {RunShowDetails(run, wide, session.now()), Attempts(run, session.now()), AttemptMessages(run)}};
+  const bool repeated = std::any_of(run.attempts().begin(), run.attempts().end(),
+                                    [](const Attempt& a) { return WasRepeated(a) && a.has_throughput(); });
+  if (repeated) answer.sections.push_back(AttemptResults(run));
   const bool noise = std::any_of(run.attempts().begin(), run.attempts().end(),
                                  [](const Attempt& a) { return a.noise_size() > 0; });
   if (wide && noise) answer.sections.push_back(Noise(run));

@@ -105,6 +105,7 @@ Section ReasonTable(const RepeatedPtrField<Reason>& reasons, absl::Time now) {
                      {"kind", In::kCsv},       {"kind", In::kWide},        {"subject", In::kCsv},
                      {"about", In::kWide},     {"why", In::kTables},       {"message", In::kCsv},
                      {"since_time", In::kCsv}, {"next_try_time", In::kCsv}};
+  for (Column& column : section.columns) column.wrapped = column.title == "why";
   section.rows = [&reasons, now](const RowSink& sink) {
     for (int i = 0; i < reasons.size(); ++i) {
       const Reason& r = reasons[i];

@@ -99,6 +99,13 @@ std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::S
   return absl::StrCat(plan.allocations_size(), ", ", at_once, " at the same time");
 }
 
+// Returns the setting that gives each size of allocations its own ones, if it would save node-hours; otherwise "".
+std::string OwnSizesText(const PlanStudyResponse& plan, const scalelab::v1::StudySpec& spec) {
+  if (plan.node_hours_own() >= plan.node_hours_largest() || plan.own_sizes() <= ConcurrentAllocations(spec))
+    return "";
+  return absl::StrCat("limits.concurrent_allocations: ", plan.own_sizes());
+}
+
 // Returns for example "mail ada@uni.example on end", and where a default was written; "" without notifications.
 std::string NotifyText(const StudyFile& file) {
   using scalelab::v1::Notify;
@@ -141,6 +148,7 @@ absl::StatusOr<ExitCode> ExecuteStudyPlan(const StudyPlanOptions& options, Sessi
       {"node-hours, largest allocations",
        plan->node_hours_largest() > 0 ? Short(plan->node_hours_largest()) : ""},
       {"node-hours, own sizes", plan->node_hours_own() > 0 ? Short(plan->node_hours_own()) : ""},
+      {"own sizes need", OwnSizesText(*plan, checked->study.spec)},
       {"GPU-hours at most", plan->gpu_hours() > 0 ? Short(plan->gpu_hours()) : ""},
       {"notify", NotifyText(checked->file)}};
   for (const std::string& why : plan->unusable()) facts.emplace_back("left out", why);

@@ -18,6 +18,10 @@ using scalelab::v1::AgentService;
 using scalelab::v1::CreateStudyRequest;
 using scalelab::v1::StudyService;
 
+// The server does not store the text of a longer file. Such a text is not sent, because the specification
+// alone may be almost as long as a request may be.
+constexpr size_t kLongestStudyFile = 256 << 10;
+
 struct StudySubmitOptions {
   std::string file;
   std::vector<std::string> set;
@@ -52,6 +56,9 @@ absl::StatusOr<ExitCode> ExecuteStudySubmit(const StudySubmitOptions& options, S
   // A random id makes retries of this client idempotent, even if the user has given no id.
   request.set_request_id(options.request_id.empty() ? RandomUuid() : options.request_id);
   request.set_owner(options.owner);
+  // With --set, the text does not give the specification.
+  if (options.set.empty() && checked->file.text.size() <= kLongestStudyFile)
+    request.set_study_file(checked->file.text);
   auto server = session.Server(kFrameworksLimit);
   if (!server.ok()) return server.status();
   const auto response = (*server)->Call((*server)->studies(), &StudyService::Stub::CreateStudy, request);

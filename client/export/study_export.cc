@@ -103,8 +103,9 @@ absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& sess
     return absl::UnknownError(absl::StrCat("cannot create ", options.directory, ": ", error.message()));
   const absl::Duration timeout = session.options().timeout.value_or(absl::InfiniteDuration());
   const auto say = [&session](absl::string_view words) { session.Say(words); };
-  const absl::Status written =
-      WriteTables(options, {RunData(*runs), PointData(**server, *runs, timeout, say), CurveData(*curve)});
+  const absl::Status written = WriteTables(
+      options,
+      {RunData(*runs), AttemptData(*runs), PointData(**server, *runs, timeout, say), CurveData(*curve)});
   if (!written.ok()) return written;
   const std::string file = options.directory + "/study.yaml";
   if (const absl::Status status = ReplaceFile(file, StudyYaml(study->study().spec())); !status.ok())

@@ -215,6 +215,30 @@ DataTable RunData(const std::vector<Run>& runs) {
   return WithoutDuplicates(std::move(table));
 }
 
+DataTable AttemptData(const std::vector<Run>& runs) {
+  const auto rows = [&runs](const DataSink& sink) {
+    absl::Status status;
+    for (const Run& run : runs) {
+      for (const Attempt& attempt : run.attempts()) {
+        if (!status.ok()) return status;
+        status = sink({run.name(), int64_t{attempt.number()}, Attempt::State_Name(attempt.state()),
+                       attempt.cause() == Attempt::CAUSE_UNSPECIFIED
+                           ? DataCell()
+                           : DataCell(Attempt::Cause_Name(attempt.cause())),
+                       TextCell(attempt.message()), TextCell(absl::StrJoin(attempt.nodes(), ",")),
+                       TextCell(UtcTime(attempt.assign_time())), TextCell(UtcTime(attempt.finish_time())),
+                       attempt.has_throughput() ? DataCell(attempt.throughput()) : DataCell(),
+                       attempt.has_epoch_seconds() ? DataCell(attempt.epoch_seconds()) : DataCell()});
+      }
+    }
+    return status;
+  };
+  return {"attempts",
+          {"run", "attempt", "state", "cause", "message", "nodes", "assign_time", "finish_time", "throughput",
+           "epoch_seconds"},
+          rows};
+}
+
 const std::vector<std::string>& PointColumns() {
   static const auto* const columns =
       new std::vector<std::string>{"run", "rank", "step", "time", "key", "value"};

@@ -1,4 +1,5 @@
-// The tables of a study: its runs, its metric points and its curve. docs/users/get-data-out.md describes the columns.
+// The tables of a study: its runs, their attempts, its metric points and its curve. docs/users/get-data-out.md
+// describes the columns.
 #pragma once
 
 #include <string>
@@ -23,6 +24,8 @@ const std::vector<std::string>& PointColumns();
 // Has a row for each run. The columns are axes, parameters, state, times, and each result that any of
 // the runs has.
 DataTable RunData(const std::vector<scalelab::v1::Run>& runs);
+// Has a row for each attempt of each run.
+DataTable AttemptData(const std::vector<scalelab::v1::Run>& runs);
 // Has a row for each point. Reads the points of several runs concurrently from the server; `timeout` applies
 // to each run. Passes a message to `say` for each run whose points retention has removed.
 DataTable PointData(Connection& server, const std::vector<scalelab::v1::Run>& runs, absl::Duration timeout,

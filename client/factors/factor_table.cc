@@ -191,6 +191,8 @@ std::vector<std::pair<std::string, Cell>> FactorFacts(const GetCurveResponse& cu
       const std::string where = WhereOf(label, point);
       if (!point.factors().missing().empty())
         notes[absl::StrCat("no factors: ", point.factors().missing())].push_back(where);
+      if (!point.time_to_target().note().empty())
+        notes[absl::StrCat("time to target: ", point.time_to_target().note())].push_back(where);
       if (!point.gradient_noise().missing().empty())
         notes[absl::StrCat("no critical batch: ", point.gradient_noise().missing())].push_back(where);
       const Estimate& critical = point.gradient_noise().critical_batch();

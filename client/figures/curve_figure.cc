@@ -13,6 +13,7 @@ namespace scalelab::client {
 namespace {
 
 using scalelab::v1::CurvePoint;
+using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 
@@ -43,6 +44,24 @@ absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string
   return quantities;
 }
 
+bool NeedFactors(const std::vector<Quantity>& quantities) {
+  return std::find(quantities.begin(), quantities.end(), Quantity::kGoodput) != quantities.end();
+}
+
+void KeepGoodput(GetCurveResponse& curve) {
+  for (CurveSeries& series : *curve.mutable_series()) {
+    bool results = false, norms = false;
+    for (CurvePoint& point : *series.mutable_points()) {
+      point.clear_factors();
+      results = results || point.n() > 0;
+      norms = norms || point.has_gradient_noise();
+      const std::string& missing = point.gradient_noise().missing();
+      if (!missing.empty()) point.add_notes(absl::StrCat("no goodput: ", missing));
+    }
+    if (results && !norms) series.add_notes("no goodput: the runs reported no norms of gradients");
+  }
+}
+
 Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& quantities, bool repeats) {
   Section section;
   using In = Column::In;
@@ -67,8 +86,8 @@ Section FigureTable(const GetCurveResponse& curve, const std::vector<Quantity>& 
 
 Section WithStatisticsOf(const std::vector<Quantity>& quantities, Section table) {
   // The prefixes of the columns, in the order of the enum.
-  static constexpr absl::string_view kColumns[] = {"throughput",  "speedup",    "efficiency",
-                                                   "peak_memory", "comm_share", "accuracy"};
+  static constexpr absl::string_view kColumns[] = {"throughput", "speedup",  "efficiency", "peak_memory",
+                                                   "comm_share", "accuracy", "goodput"};
   for (Column& column : table.columns) {
     const size_t end = column.title.rfind('_');
     if (column.in != Column::In::kCsv || end == std::string::npos) continue;

@@ -14,6 +14,13 @@ namespace scalelab::client {
 // Returns the quantities of these names. INVALID_ARGUMENT if one is not known.
 absl::StatusOr<std::vector<Quantity>> QuantitiesOf(const std::vector<std::string>& names);
 
+// Returns whether the quantities include one that the service computes only if the request asks for factors.
+bool NeedFactors(const std::vector<Quantity>& quantities);
+
+// Prepares a curve with factors for an output that shows the goodput without the factors: removes the factors, and
+// adds notes why goodputs are absent.
+void KeepGoodput(scalelab::v1::GetCurveResponse& curve);
+
 // Returns a row for each point: series, ranks, repeats ("4/5": 4 of 5 that the study asks for have results), and each quantity with
 // its 95% interval. Without `repeats`, wide tables only have the repeats. The section refers to `curve`, which must outlive the
 // printing.

@@ -37,6 +37,7 @@ struct Column {
   int drop =
       0;  // a table that is too wide for the terminal loses the columns with the largest number first; 0: never
   bool sentence = false;  // if a cell is truncated, its complete text is printed below the table
+  bool wrapped = false;   // the last column only: a sentence that continues on further lines
 };
 
 using RowSink = std::function<void(const std::vector<Cell>&)>;

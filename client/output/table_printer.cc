@@ -174,11 +174,12 @@ void TablePrinter::PrintSection(const Section& section) {
   grid.Measure();
   const bool fits = on_terminal && !grid.widths.empty();
   if (fits) grid.FitInto(terminal_.width);
-  // The last column of a section without a header is a sentence. It is wrapped: its further lines are
-  // indented to the start of the column.
+  // Further lines of a wrapped column are indented to its start. The last column of a section without a header
+  // is always wrapped.
   const int before_sentence = grid.Width() - (grid.widths.empty() ? 0 : grid.widths.back());
   const int room = terminal_.width - before_sentence;
-  const bool wraps = fits && !section.header && grid.Width() > terminal_.width && room >= kLeastRoom;
+  const bool wraps = fits && (!section.header || grid.columns.back()->wrapped) &&
+                     grid.Width() > terminal_.width && room >= kLeastRoom;
   const absl::string_view ellipsis = terminal_.unicode ? "…" : "~";
   for (auto& line : grid.lines) {
     std::string text;

@@ -74,6 +74,8 @@ const Estimate* EstimateOf(const CurvePoint& point, Quantity quantity) {
       return point.has_comm_share() ? &point.comm_share() : nullptr;
     case Quantity::kAccuracy:
       return point.has_accuracy() ? &point.accuracy() : nullptr;
+    case Quantity::kGoodput:
+      return point.gradient_noise().has_goodput() ? &point.gradient_noise().goodput() : nullptr;
   }
   return nullptr;
 }
@@ -216,7 +218,8 @@ std::vector<PlotSeries> SeriesOf(const GetCurveResponse& curve, Quantity quantit
       const bool usable = estimate != nullptr && std::isfinite(estimate->mean()) &&
                           (estimate->mean() > 0 || (may_be_0 && estimate->mean() == 0));
       if (usable) {
-        PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, point.n(), point.asked()};
+        const int n = quantity == Quantity::kGoodput ? point.gradient_noise().n() : point.n();
+        PlotPoint p{static_cast<double>(point.ranks()), estimate->mean(), {}, {}, n, point.asked()};
         if (estimate->has_low() && estimate->has_high()) {
           p.low = estimate->low();
           p.high = estimate->high();
@@ -262,13 +265,17 @@ std::string AxisTitle(Quantity quantity) {
       return "wait for communication (% of a step)";
     case Quantity::kAccuracy:
       return "accuracy (%)";
+    case Quantity::kGoodput:
+      return "goodput (samples/s)";
   }
   return "";
 }
 
 double AxisUnit(Quantity quantity) {
   if (quantity == Quantity::kMemory) return 1.0 / (1 << 30);
-  return quantity == Quantity::kThroughput || quantity == Quantity::kSpeedup ? 1 : 100;
+  const bool percent = quantity == Quantity::kEfficiency || quantity == Quantity::kCommunication ||
+                       quantity == Quantity::kAccuracy;
+  return percent ? 100 : 1;
 }
 
 std::string Subtitle(const GetCurveResponse& curve) {

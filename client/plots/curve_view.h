@@ -13,11 +13,11 @@
 namespace scalelab::client {
 
 // The quantity on the vertical axis of a panel; the horizontal axis is the number of ranks.
-enum class Quantity { kThroughput, kSpeedup, kEfficiency, kMemory, kCommunication, kAccuracy };
+enum class Quantity { kThroughput, kSpeedup, kEfficiency, kMemory, kCommunication, kAccuracy, kGoodput };
 
 // The names of the quantities on the command line, in the order of the enum.
-inline constexpr std::array<absl::string_view, 6> kQuantityNames = {"throughput", "speedup", "efficiency",
-                                                                    "memory",     "comm",    "accuracy"};
+inline constexpr std::array<absl::string_view, 7> kQuantityNames = {
+    "throughput", "speedup", "efficiency", "memory", "comm", "accuracy", "goodput"};
 
 struct PlotPoint {
   double ranks = 0;

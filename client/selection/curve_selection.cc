@@ -18,6 +18,8 @@ using scalelab::v1::ComparedGroup;
 using scalelab::v1::CurvePoint;
 using scalelab::v1::CurveSeries;
 using scalelab::v1::GetCurveResponse;
+using scalelab::v1::MeasuredPoint;
+using scalelab::v1::MeasuredSeries;
 
 // Returns the axes of all keys, and ranks.
 std::vector<std::string> NamesOf(const std::vector<const google::protobuf::Struct*>& keys) {
@@ -79,6 +81,17 @@ absl::Status SelectGroups(const std::vector<std::string>& where, CompareCellsRes
                     [&](const std::string& name) { return AxisField(group.key(), group.ranks(), name); });
   };
   groups.erase(std::remove_if(groups.begin(), groups.end(), unwanted), groups.end());
+  auto& measured = *comparison.mutable_measured();
+  for (MeasuredSeries& series : measured) {
+    const auto unwanted_point = [&](const MeasuredPoint& point) {
+      return !Fulfils(*conditions,
+                      [&](const std::string& name) { return AxisField(series.key(), point.ranks(), name); });
+    };
+    auto& points = *series.mutable_points();
+    points.erase(std::remove_if(points.begin(), points.end(), unwanted_point), points.end());
+  }
+  const auto is_empty = [](const MeasuredSeries& series) { return series.points().empty(); };
+  measured.erase(std::remove_if(measured.begin(), measured.end(), is_empty), measured.end());
   return absl::OkStatus();
 }
 

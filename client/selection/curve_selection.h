@@ -15,7 +15,7 @@ namespace scalelab::client {
 // fields are the axes of the series, and ranks. INVALID_ARGUMENT if a condition cannot be understood.
 absl::Status SelectPoints(const std::vector<std::string>& where, scalelab::v1::GetCurveResponse& curve);
 
-// Keeps the compared cells that fulfil the conditions on their axes and ranks, as SelectPoints does.
+// Keeps the compared cells and the measured points that fulfil the conditions on their axes and ranks, as SelectPoints does.
 absl::Status SelectGroups(const std::vector<std::string>& where,
                           scalelab::v1::CompareCellsResponse& comparison);
 

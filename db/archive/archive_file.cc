@@ -313,8 +313,7 @@ absl::StatusOr<bool> ArchiveReader::Next(ArchiveRow& row) {
   row.table = layout.table;
   row.values.resize(columns.size());
   for (size_t i = 0; layout.columns.size() < columns.size() && i < columns.size(); ++i) {
-    row.values[i].type = Value::Type::kInteger;
-    row.values[i].integer = columns[i].before.value_or(0);
+    row.values[i] = columns[i].before.value_or(Value());
   }
   for (const size_t column : layout.columns) SCALELAB_RETURN_IF_ERROR(ReadValue(row.values[column]));
   return true;

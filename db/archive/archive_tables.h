@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "db/archive/archive_ids.h"
+#include "db/sqlite/sqlite.h"
 
 namespace scalelab::db {
 
@@ -30,7 +31,7 @@ struct ArchiveColumn {
   const char* published = nullptr;   // like `expression`, in an archive for other people
   // The value in archives of schemas that did not have the column: what its migration gives to old rows. Absent: every schema
   // with archives has it.
-  std::optional<int64_t> before = std::nullopt;
+  std::optional<Value> before = std::nullopt;
 };
 
 struct ArchiveTable {

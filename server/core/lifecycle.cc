@@ -46,6 +46,7 @@ absl::StatusOr<int64_t> Lifecycle::Submit(NewStudy study, db::Micros now, Effect
   row.created = now;
   row.runs = static_cast<int64_t>(study.state->runs.size());
   fx.batch.studies.push_back(row);
+  if (!study.study_file.empty()) fx.batch.study_files.push_back({row.id, std::move(study.study_file)});
   for (db::CellValueRow& value : study.cell_values) {
     value.study_id = row.id;
     fx.batch.cell_values.push_back(std::move(value));

@@ -26,6 +26,8 @@
 
 namespace scalelab::server {
 
+struct Summary;
+
 struct LifecycleOptions {
   std::string runs_dir;  // attempt directories are <runs_dir>/<study>/<run>/<token>
   // Attempt directories are <runs_dir>/<owner>/<study>/<run>/<token>, because jobs run under the account of the owner.
@@ -92,6 +94,7 @@ struct NewStudy {
   std::unique_ptr<LiveStudy> state;
   std::vector<db::CellValueRow> cell_values;
   std::vector<db::CellRow> cells;  // one for each of state->cells, followed by excluded cells
+  std::string study_file;          // the text to store; empty: none
 };
 
 // Returns the length of the time before an allocation's end in which no run should need the allocation. Slurm
@@ -243,6 +246,8 @@ class Lifecycle {
   // Returns the measured noise of the nodes of an attempt that has ended, with reasons if the attempt was
   // noisy. Keeps the values as references for later attempts.
   std::vector<v1::NodeNoise> TakeNoise(const LiveAttempt& attempt);
+  // Returns the results of an attempt whose ranks have all finished.
+  Summary ResultsOf(const LiveAttempt& attempt) const;
   // Returns the state of an attempt whose ranks have all finished. If it was noisy, also sets `cause` and `message`.
   db::AttemptState ConsiderNoise(const LiveStudy& study, int position,
                                  const std::vector<v1::NodeNoise>& noise, db::Cause& cause,

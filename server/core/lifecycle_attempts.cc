@@ -279,6 +279,15 @@ bool Lifecycle::NeedsFinish(const LiveAttempt& attempt) const {
   return study.cells.Text(study.cell_of[attempt.position], v1::RunSpec::kSuccessFieldNumber) != "exit_status";
 }
 
+Summary Lifecycle::ResultsOf(const LiveAttempt& attempt) const {
+  const LiveStudy& study = *state_.study(attempt.study_id);
+  const size_t cell = study.cell_of[attempt.position];
+  // The programs of other engines report a throughput, or have failed to measure it.
+  const bool custom = RunsOwnProgram(study.cells.Text(cell, v1::RunSpec::kEngineFieldNumber));
+  return Summarize(attempt.row, attempt.ranks, Fingerprint(NodesOf(attempt)),
+                   custom ? study.cells.Int(cell, v1::RunSpec::kGlobalBatchFieldNumber) : 0);
+}
+
 void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause cause, std::string message,
                            db::Micros now, Effects& fx) {
   LiveStudy& study = *state_.study(attempt.study_id);
@@ -289,6 +298,11 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
   attempt.row.cause = cause;
   attempt.row.message = message;
   attempt.row.finished = now;
+  if (to == db::AttemptState::kFailed && cause == db::Cause::kNoisy) {
+    const db::RunSummary measured = ResultsOf(attempt).row;
+    attempt.row.throughput = measured.throughput;
+    attempt.row.epoch_seconds = measured.epoch_seconds;
+  }
   fx.batch.attempts.push_back(attempt.row);
   if (const auto nodes = NodesOf(attempt); !nodes.empty()) {
     fx.batch.provenance.push_back({attempt.row.id, ProvenanceJson(nodes, noise, attempt.code)});
@@ -305,11 +319,9 @@ void Lifecycle::EndAttempt(LiveAttempt& attempt, db::AttemptState to, db::Cause 
     state_.bad_nodes.Failed(attempt.row.nodes, study.row.id, works, cause, for_all, now);
   }
   if (to == db::AttemptState::kSucceeded) {
-    // The programs of other engines report a throughput, or have failed to measure it.
     const size_t cell = study.cell_of[attempt.position];
     const bool custom = RunsOwnProgram(study.cells.Text(cell, v1::RunSpec::kEngineFieldNumber));
-    Summary summary = Summarize(attempt.row, attempt.ranks, Fingerprint(NodesOf(attempt)),
-                                custom ? study.cells.Int(cell, v1::RunSpec::kGlobalBatchFieldNumber) : 0);
+    Summary summary = ResultsOf(attempt);
     run.message = std::move(summary.refused);
     if (const LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id);
         allocation != nullptr)

@@ -128,8 +128,9 @@ std::vector<v1::NodeNoise> Lifecycle::TakeNoise(const LiveAttempt& attempt) {
     const auto worker =
         allocation == nullptr ? std::map<int, WorkerState>::const_iterator() : allocation->workers.find(node);
     const bool known = allocation != nullptr && worker != allocation->workers.end();
-    for (std::string& reason : state_.noise.Judge(noise, known ? worker->second.info.cpus() : 0))
-      noise.add_reasons(std::move(reason));
+    NoiseVerdict verdict = state_.noise.Judge(noise, known ? worker->second.info.cpus() : 0);
+    for (std::string& reason : verdict.reasons) noise.add_reasons(std::move(reason));
+    noise.set_severity(verdict.severity);
     state_.noise.Add(noise);
   }
   return all;
@@ -138,14 +139,21 @@ std::vector<v1::NodeNoise> Lifecycle::TakeNoise(const LiveAttempt& attempt) {
 db::AttemptState Lifecycle::ConsiderNoise(const LiveStudy& study, int position,
                                           const std::vector<v1::NodeNoise>& noise, db::Cause& cause,
                                           std::string& message) const {
-  std::vector<std::string> reasons;
+  // All ranks wait for the slowest one, so one disturbed node disturbs the attempt.
+  const v1::NodeNoise* worst = nullptr;
+  int disturbed = 0;
   for (const v1::NodeNoise& node : noise) {
-    for (const std::string& reason : node.reasons())
-      reasons.push_back(noise.size() == 1 ? reason : absl::StrCat(node.node(), ": ", reason));
+    if (node.reasons().empty()) continue;
+    ++disturbed;
+    if (worst == nullptr || node.severity() > worst->severity()) worst = &node;
   }
-  if (reasons.empty()) return db::AttemptState::kSucceeded;
+  if (worst == nullptr) return db::AttemptState::kSucceeded;
   cause = db::Cause::kNoisy;
-  message = absl::StrJoin(reasons, "; ");
+  message = absl::StrCat(noise.size() == 1 ? "" : absl::StrCat(worst->node(), ": "),
+                         absl::StrJoin(worst->reasons(), "; "));
+  if (disturbed > 1)
+    absl::StrAppend(&message, "; ", disturbed - 1, " other node", disturbed == 2 ? " was" : "s were",
+                    " disturbed, too");
   const v1::NoiseGuard& guard = study.spec.noise_guard();
   const auto made = study.reruns.find(position);
   const int most = guard.has_max_reruns() ? guard.max_reruns() : kMaxReruns;

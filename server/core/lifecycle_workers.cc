@@ -18,6 +18,14 @@ namespace {
 // The defaults of NoiseGuard, in seconds.
 constexpr double kCalibration = 0.1, kCalibrationInterval = 10;
 
+// Returns whether the ranks of the attempt have ended without an error, and were not stopped.
+bool FinishedOnFirstNode(const LiveAttempt& attempt) {
+  const auto first = attempt.ended.find(0);
+  return first != attempt.ended.end() && attempt.row.state != db::AttemptState::kStopping &&
+         first->second.exit_status() == 0 && first->second.cause() == v1::Attempt::CAUSE_UNSPECIFIED &&
+         !first->second.stopped();
+}
+
 }  // namespace
 
 absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::SynchronizeRequest& request,
@@ -213,6 +221,7 @@ v1::SynchronizeResponse Lifecycle::Desired(const LiveAllocation& allocation, int
     auto* desired = response.add_attempts();
     desired->set_token(attempt->row.token);
     desired->set_stop(attempt->row.state == db::AttemptState::kStopping || !attempt->ended.empty());
+    desired->set_finished(FinishedOnFirstNode(*attempt));
     desired->set_grace_seconds(5);
     *desired->mutable_spec() = study.cells.Spec(study.cell_of[attempt->position]);
     desired->mutable_spec()->set_seed(desired->spec().seed() + study.runs[attempt->position].repeat);

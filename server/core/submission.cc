@@ -251,6 +251,7 @@ v1::PlanStudyResponse PlanOf(const ExpandedStudy& study, const Scheduler& schedu
   if (study.spec.allocation() != v1::StudySpec::PER_RUN) {
     plan.set_node_hours_largest(study.group.largest_node_hours);
     plan.set_node_hours_own(study.group.own_node_hours);
+    plan.set_own_sizes(study.group.sizes);
   }
   std::set<std::tuple<int, int, int, int>> shown;
   ForEachAllocation(study, [&](const AllocationShape& shape, int runs) {

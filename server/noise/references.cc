@@ -52,9 +52,13 @@ std::optional<Band> BandOf(std::vector<double> values, double floor) {
 
 double LoadFloor(int cpus) { return std::clamp(0.5 / std::max(cpus, 1), 0.02, 0.25); }
 
+void NoiseVerdict::Add(double deviation, std::string reason) {
+  severity = std::max(severity, deviation);
+  reasons.push_back(std::move(reason));
+}
+
 void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& calibration,
-                                       const std::string& when, int cpus,
-                                       std::vector<std::string>& reasons) const {
+                                       const std::string& when, int cpus, NoiseVerdict& verdict) const {
   std::vector<double> compute, memory, reduce, load, pressure;
   if (node != nullptr) {
     for (const v1::Calibration& earlier : node->calibrations) {
@@ -71,8 +75,9 @@ void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& 
     if (!band || band->median <= 0) return;
     const double width = std::max(band->width, floor * band->median);
     if (value >= band->median - width) return;
-    reasons.push_back(absl::StrFormat("%s, %s was %.0f%% slower than usual (up to %.0f%% is normal)", when,
-                                      what, 100 * (1 - value / band->median), 100 * width / band->median));
+    verdict.Add((band->median - value) / width,
+                absl::StrFormat("%s, %s was %.0f%% slower than usual (up to %.0f%% is normal)", when, what,
+                                100 * (1 - value / band->median), 100 * width / band->median));
   };
   slower(compute, kComputeFloor, calibration.compute_rate(), "one core");
   slower(memory, kMemoryFloor, calibration.memory_rate(), "memory");
@@ -81,8 +86,8 @@ void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& 
   const auto more = [&](std::vector<double> values, double floor, double value, const char* what) {
     const double limit = Limit(std::move(values), floor);
     if (value > limit)
-      reasons.push_back(absl::StrFormat("%s, %s %.0f%% of the time (up to %.0f%% is normal)", when, what,
-                                        100 * value, 100 * limit));
+      verdict.Add(value / limit, absl::StrFormat("%s, %s %.0f%% of the time (up to %.0f%% is normal)", when,
+                                                 what, 100 * value, 100 * limit));
   };
   if (calibration.has_other_load())
     more(std::move(load), LoadFloor(cpus), calibration.other_load(), "other processes used the CPUs");
@@ -90,18 +95,18 @@ void NoiseReferences::JudgeCalibration(const Node* node, const v1::Calibration& 
     more(std::move(pressure), kPressureFloor, calibration.cpu_pressure(), "processes waited for a CPU");
 }
 
-std::vector<std::string> NoiseReferences::Judge(const v1::NodeNoise& noise, int cpus) const {
+NoiseVerdict NoiseReferences::Judge(const v1::NodeNoise& noise, int cpus) const {
   const auto it = nodes_.find(noise.node());
   const Node* node = it == nodes_.end() ? nullptr : &it->second;
-  std::vector<std::string> reasons;
-  if (noise.has_before()) JudgeCalibration(node, noise.before(), "before the attempt", cpus, reasons);
+  NoiseVerdict verdict;
+  if (noise.has_before()) JudgeCalibration(node, noise.before(), "before the attempt", cpus, verdict);
   const auto during = [&](const std::deque<double> Node::*values, double floor, double value,
                           const char* what) {
     const double limit = Limit(node == nullptr ? std::vector<double>() : Copy(node->*values), floor);
     if (value > limit)
-      reasons.push_back(
-          absl::StrFormat("during the attempt, %s %.0f%% of the CPUs' time (up to %.0f%% is normal)", what,
-                          100 * value, 100 * limit));
+      verdict.Add(value / limit,
+                  absl::StrFormat("during the attempt, %s %.0f%% of the CPUs' time (up to %.0f%% is normal)",
+                                  what, 100 * value, 100 * limit));
   };
   if (noise.has_other_load())
     during(&Node::load, LoadFloor(cpus), noise.other_load(), "other processes used");
@@ -109,12 +114,14 @@ std::vector<std::string> NoiseReferences::Judge(const v1::NodeNoise& noise, int 
   if (noise.has_throttle_events()) {
     const double limit =
         Limit(node == nullptr ? std::vector<double>() : Copy(node->throttle), kThrottleFloor);
-    if (static_cast<double>(noise.throttle_events()) > limit)
-      reasons.push_back(absl::StrCat("during the attempt, the CPUs were slowed down because of heat ",
-                                     noise.throttle_events(), " times"));
+    const auto events = static_cast<double>(noise.throttle_events());
+    if (events > limit)
+      verdict.Add(events / limit,
+                  absl::StrCat("during the attempt, the CPUs were slowed down because of heat ",
+                               noise.throttle_events(), " times"));
   }
-  if (noise.has_after()) JudgeCalibration(node, noise.after(), "after the attempt", cpus, reasons);
-  return reasons;
+  if (noise.has_after()) JudgeCalibration(node, noise.after(), "after the attempt", cpus, verdict);
+  return verdict;
 }
 
 void NoiseReferences::Add(const v1::NodeNoise& noise) {

@@ -25,11 +25,19 @@ std::optional<Band> BandOf(std::vector<double> values, double floor);
 // at most 25%.
 double LoadFloor(int cpus);
 
+// Why an attempt was noisy on a node.
+struct NoiseVerdict {
+  std::vector<std::string> reasons;  // one sentence each; none for a quiet attempt
+  // The largest deviation of the reasons as a multiple of the deviation that is normal; 0 without reasons.
+  double severity = 0;
+
+  void Add(double deviation, std::string reason);
+};
+
 class NoiseReferences {
  public:
-  // Returns the reasons why the attempt was noisy, one sentence each. Returns no reason for a quiet attempt.
-  // `cpus` is the number of CPUs that the worker may use.
-  std::vector<std::string> Judge(const v1::NodeNoise& noise, int cpus) const;
+  // Compares the values with earlier ones of the node. `cpus` is the number of CPUs that the worker may use.
+  NoiseVerdict Judge(const v1::NodeNoise& noise, int cpus) const;
   // Keeps the values for later attempts on the node.
   void Add(const v1::NodeNoise& noise);
 
@@ -40,7 +48,7 @@ class NoiseReferences {
     std::deque<double> load, steal, throttle;  // during attempts
   };
   void JudgeCalibration(const Node* node, const v1::Calibration& calibration, const std::string& when,
-                        int cpus, std::vector<std::string>& reasons) const;
+                        int cpus, NoiseVerdict& verdict) const;
 
   std::map<std::string, Node> nodes_;
 };

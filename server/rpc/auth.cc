@@ -124,6 +124,7 @@ void Access::Audit(const ClientCall& call, const absl::Status& status) const {
   row.source = call.caller().source;
   row.address = call.caller().address;
   row.target = call.target();
+  if (status.ok()) row.detail = call.detail();
   identities_.audit().Add(std::move(row));
 }
 

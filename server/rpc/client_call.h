@@ -34,6 +34,11 @@ class ClientCall {
     absl::MutexLock lock(&mutex_);
     target_ = std::move(target);
   }
+  // Sets a text for the entry in the audit log of a call that succeeds.
+  void SetDetail(std::string detail) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    detail_ = std::move(detail);
+  }
   // Notes that the target is hidden from the caller, who gets NOT_FOUND. The entry in the audit
   // log has PERMISSION_DENIED.
   void SetHidden() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -43,6 +48,10 @@ class ClientCall {
   std::string target() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return target_;
+  }
+  std::string detail() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return detail_;
   }
   bool hidden() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -56,6 +65,7 @@ class ClientCall {
   const std::string pool_client_;
   mutable absl::Mutex mutex_;
   std::string target_ ABSL_GUARDED_BY(mutex_);
+  std::string detail_ ABSL_GUARDED_BY(mutex_);
   bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

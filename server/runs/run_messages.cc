@@ -70,6 +70,8 @@ v1::Attempt ToAttempt(const db::AttemptRow& row, int64_t study_id, const std::st
   attempt.set_parameter_hash(row.parameter_hash);
   attempt.set_resumed_step(row.resumed_step);
   attempt.set_checkpoint_step(row.checkpoint_step);
+  if (row.throughput) attempt.set_throughput(*row.throughput);
+  if (row.epoch_seconds) attempt.set_epoch_seconds(*row.epoch_seconds);
   return attempt;
 }
 

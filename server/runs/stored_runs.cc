@@ -1,5 +1,6 @@
 #include "server/runs/stored_runs.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -13,11 +14,15 @@
 namespace scalelab::server {
 namespace {
 
-void AddSummary(const db::RunSummary& from, v1::Run* run) {
+// `of_attempt` is the attempt that the results come from; null if it is not known.
+void AddSummary(const db::RunSummary& from, v1::Attempt* of_attempt, v1::Run* run) {
   for (const auto& [key, value] : from.metrics) (*run->mutable_summary())[key] = value;
   run->set_fingerprint(from.fingerprint);
   if (from.peak_memory) (*run->mutable_summary())["run/peak_memory_bytes"] = *from.peak_memory;
   if (from.device_memory) (*run->mutable_summary())["run/device_memory_bytes"] = *from.device_memory;
+  if (of_attempt == nullptr) return;
+  if (from.throughput) of_attempt->set_throughput(*from.throughput);
+  if (from.epoch_seconds) of_attempt->set_epoch_seconds(*from.epoch_seconds);
 }
 
 }  // namespace
@@ -39,7 +44,14 @@ absl::Status AddResults(db::Store& store, const db::RunRow& row, v1::Run* run) {
     if (auto code = CodeOfProvenance(*provenance)) *added.mutable_code() = *std::move(code);
   }
   const auto summary = store.GetSummary(row.id);
-  if (summary.ok()) AddSummary(*summary, run);
+  if (summary.ok()) {
+    const auto counts = std::ranges::find(*attempts, summary->attempt_id, &db::AttemptRow::id);
+    AddSummary(*summary,
+               counts == attempts->end()
+                   ? nullptr
+                   : run->mutable_attempts(static_cast<int>(counts - attempts->begin())),
+               run);
+  }
   return absl::IsNotFound(summary.status()) ? absl::OkStatus() : summary.status();
 }
 

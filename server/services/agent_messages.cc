@@ -9,6 +9,16 @@
 namespace scalelab::server {
 
 void FillRequest(const AgentRequest& from, v1::ServeResponse* to) {
+  using Remove = v1::ServeResponse::RemoveFiles;
+  if (from.argv.empty() && from.files != AgentRequest::Files::kRead) {
+    Remove& remove = *to->mutable_remove_files();
+    remove.set_kind(from.files == AgentRequest::Files::kRemoveLogs         ? Remove::LOGS
+                    : from.files == AgentRequest::Files::kRemoveEverything ? Remove::EVERYTHING
+                                                                           : Remove::EMPTY_STUDY);
+    remove.set_directory(from.directory);
+    remove.set_dry_run(from.dry_run);
+    return;
+  }
   if (from.argv.empty()) {
     v1::ServeResponse::ReadFile& read = *to->mutable_read_file();
     read.set_directory(from.directory);

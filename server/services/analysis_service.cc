@@ -15,6 +15,7 @@
 #include "server/analysis/precision.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
+#include "server/curves/study_curve.h"
 #include "server/services/lookup.h"
 
 namespace scalelab::server {
@@ -47,8 +48,33 @@ absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::s
   v1::StudySpec spec;
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
   std::optional<double> sequential;
-  if (spec.has_adaptive_repeats()) sequential = SequentialConfidence(spec.adaptive_repeats(), cells->size());
+  if (spec.has_adaptive_repeats())
+    sequential = SequentialConfidence(spec.adaptive_repeats(), cells->size(), BlocksWithResults(**rows));
   return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
+}
+
+// Appends the series of a study with the notes of its curve.
+absl::Status AddMeasured(db::Store& store, const db::StudyRow& study, const std::function<bool()>& over,
+                         google::protobuf::RepeatedPtrField<v1::MeasuredSeries>& measured) {
+  v1::GetCurveResponse curve;
+  if (auto s = MakeStudyCurve(store, study, /*factors=*/false, over, &curve); !s.ok()) return s;
+  for (const v1::CurveSeries& series : curve.series()) {
+    v1::MeasuredSeries& out = *measured.Add();
+    out.set_study(curve.study());
+    out.set_display_name(curve.display_name());
+    *out.mutable_key() = series.key();
+    out.set_fingerprint(series.fingerprint());
+    *out.mutable_notes() = series.notes();
+    for (const v1::CurvePoint& point : series.points()) {
+      v1::MeasuredPoint& of_point = *out.add_points();
+      of_point.set_ranks(point.ranks());
+      of_point.set_n(point.n());
+      of_point.set_asked(point.asked());
+      if (!point.communication().missing().empty()) of_point.add_notes(point.communication().missing());
+      of_point.mutable_notes()->MergeFrom(point.notes());
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckShare(const char* field, double value, double most) {
@@ -93,12 +119,15 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
   auto compared = CompareStudies(studies, request.axis(), request.equivalent(), over);
   if (!compared.ok()) return compared.status();
   *response = *std::move(compared);
-  for (const Input& input : inputs) response->add_studies(StudyName(input.study.id));
+  for (const Input& input : inputs) {
+    response->add_studies(StudyName(input.study.id));
+    if (auto s = AddMeasured(store, input.study, over, *response->mutable_measured()); !s.ok()) return s;
+  }
   return absl::OkStatus();
 }
 
 absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksRequest& request,
-                    v1::AdviseRanksResponse* response) {
+                    const std::function<bool()>& over, v1::AdviseRanksResponse* response) {
   constexpr double kMost = 1e9;
   if (auto s = CheckShare("min_gain", request.min_gain(), 1); !s.ok()) return s;
   if (auto s = CheckShare("rank_hour_price", request.rank_hour_price(), kMost); !s.ok()) return s;
@@ -115,7 +144,7 @@ absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksReq
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
   response->set_display_name(input->study.name);
-  return absl::OkStatus();
+  return AddMeasured(store, input->study, over, *response->mutable_measured());
 }
 
 }  // namespace
@@ -133,7 +162,8 @@ grpc::ServerUnaryReactor* AnalysisService::AdviseRanks(grpc::CallbackServerConte
                                                        const v1::AdviseRanksRequest* request,
                                                        v1::AdviseRanksResponse* response) {
   return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
-    return Advise(handler_.store, call.client(), request, &call.response);
+    return Advise(
+        handler_.store, call.client(), request, [&call] { return call.over(); }, &call.response);
   });
 }
 

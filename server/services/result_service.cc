@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "db/continued_points.h"
 #include "server/analysis/downsample.h"
@@ -148,9 +150,19 @@ class PointReader {
 // Computes the requested curve. `over` returns true once the call has ended.
 absl::Status FillCurve(db::Store& store, ClientCall& call, const v1::GetCurveRequest& request,
                        const std::function<bool()>& over, v1::GetCurveResponse* curve) {
+  std::optional<ReferenceRuns> reference;
+  if (!request.reference().empty()) {
+    const auto found = FindStudy(store, call, request.reference());
+    if (!found.ok()) return found.status();
+    auto runs = ReadReference(store, *found);
+    if (!runs.ok()) return runs.status();
+    reference = *std::move(runs);
+  }
+  // The last study that is found is the target of the call.
   const auto study = FindStudy(store, call, request.study());
   if (!study.ok()) return study.status();
-  const absl::Status made = MakeStudyCurve(store, *study, request.factors(), over, curve);
+  const absl::Status made = MakeStudyCurve(store, *study, request.factors() || reference.has_value(), over,
+                                           curve, reference.has_value() ? &*reference : nullptr);
   return absl::IsCancelled(made) ? CallerGone() : made;
 }
 

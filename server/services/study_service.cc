@@ -11,7 +11,9 @@
 #include "db/archive/archive.h"
 #include "db/outbox/outbox.h"
 #include "db/retention/retention.h"
+#include "db/study_files/study_files.h"
 #include "proto/status.h"
+#include "proto/utf8.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
 #include "server/identity/permissions.h"
@@ -26,6 +28,7 @@ namespace {
 constexpr size_t kLongestOwner = 64;
 constexpr size_t kLongestRequestId = 100;
 constexpr int kMaxPriority = 1000;
+constexpr size_t kLongestStudyFile = 256 << 10;
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || absl::StrContains("._@+-", c); }
 
@@ -43,6 +46,20 @@ std::optional<FieldViolation> CheckName(const std::string& field, const std::str
                                        ". _ @ + -")};
   }
   return std::nullopt;
+}
+
+// Returns whether the text of a study file may be stored and returned: it is not too long, and it has no
+// control characters other than tabs and line ends, because users print it on their terminals. `text` must be
+// UTF-8.
+bool IsKeptStudyFile(const std::string& text) {
+  if (text.size() > kLongestStudyFile) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f) return false;
+    // U+0080 to U+009F have two bytes: 0xC2 and their number.
+    if (c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0) return false;
+  }
+  return true;
 }
 
 absl::Status CheckNames(const v1::CreateStudyRequest& request) {
@@ -114,6 +131,7 @@ grpc::ServerUnaryReactor* StudyService::CreateStudy(grpc::CallbackServerContext*
     if (auto s = MaySubmit(call->caller(), request->owner(), request->spec().priority()); !s.ok())
       return call->Finish(s);
     const std::string& owner = request->owner().empty() ? call->caller().user : request->owner();
+    if (owner != call->caller().user) call->client().SetDetail(absl::StrCat("for ", owner));
     auto creation = std::make_shared<const Creation>(Creation{*request, owner, call});
     if (request->request_id().empty() || request->validate_only()) return AskAndCreate(std::move(creation));
     // Look for an earlier call with the same request id before checking the study. The study may
@@ -189,6 +207,7 @@ absl::Status StudyService::Create(const Creation& creation, const FrameworkState
   Datasets datasets = DatasetsToCheck(*expanded, scheduler_);
   auto study = std::make_shared<NewStudy>(
       MakeNewStudy(request.spec(), *std::move(expanded), creation.owner, request.request_id()));
+  if (IsKeptStudyFile(request.study_file())) study->study_file = request.study_file();
   db::StudyRow& row = study->state->row;
   row.runs = static_cast<int64_t>(study->state->runs.size());
   row.created = absl::ToUnixMicros(absl::Now());
@@ -239,9 +258,18 @@ grpc::ServerUnaryReactor* StudyService::GetStudy(grpc::CallbackServerContext* co
                                                  const v1::GetStudyRequest* request,
                                                  v1::GetStudyResponse* response) {
   return AnswerOn(
-      handler_.pools.reads, handler_, context, response, [this, name = request->name()](auto& call) {
+      handler_.pools.reads, handler_, context, response,
+      [this, name = request->name(), with_file = request->with_study_file()](auto& call) -> absl::Status {
         const auto row = FindStudy(handler_.store, call.client(), name);
-        return row.ok() ? ReadStudy(handler_.store, row->id, call.response.mutable_study()) : row.status();
+        if (!row.ok()) return row.status();
+        if (auto s = ReadStudy(handler_.store, row->id, call.response.mutable_study()); !s.ok()) return s;
+        if (!with_file) return absl::OkStatus();
+        auto text = db::GetStudyFile(handler_.store, row->id);
+        if (!text.ok()) return text.status();
+        // Check the text again, because it may come from an archive that another service wrote.
+        if (!text->empty() && ValidUtf8(*text) == *text && IsKeptStudyFile(*text))
+          call.response.set_study_file(*std::move(text));
+        return absl::OkStatus();
       });
 }
 

@@ -6,6 +6,7 @@
 
 #include "db/outbox/outbox.h"
 #include "db/sqlite/sqlite.h"
+#include "db/study_files/study_files.h"
 #include "tests/contract/archive_fixture.h"
 
 namespace scalelab::db {
@@ -93,6 +94,7 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   EXPECT_EQ(study.state, StudyState::kFailed);
   EXPECT_EQ(study.request_id, "");
   EXPECT_TRUE(study.is_private);
+  EXPECT_EQ(GetStudyFile(*store_, 1000).value(), "study: archived  # for the paper\n");
   EXPECT_THAT(store_->CountRuns({1000}).value().front(), ElementsAre(0, 0, 0, 20, 20, 0, 0));
   const OpenFile again(directory_.path() + "/again");
   ASSERT_TRUE(Archive(1000, again).ok());
@@ -111,6 +113,8 @@ TEST_P(StoreArchive, ARestoredStudyEqualsTheArchivedOne) {
   const std::vector<AttemptRow> attempts = store_->ListAttempts(1001).value();
   ASSERT_THAT(attempts, SizeIs(2));
   EXPECT_EQ(attempts[1].directory, "");
+  EXPECT_EQ(attempts[0].throughput, 51.5);
+  EXPECT_EQ(attempts[1].throughput, std::nullopt);
   const std::vector<Series> points = Points({attempts[1].id, "loss", 1});
   ASSERT_THAT(points, SizeIs(1));
   EXPECT_EQ(points[0].value[3], -3e300);
@@ -139,6 +143,26 @@ TEST_P(StoreArchive, AnArchiveForOthersHasNoNotificationsAndOtherTokens) {
     EXPECT_THAT(some, Each(Not(HasSubstr(attempt.token))));
   Delete(3);
   EXPECT_EQ(RestoreAll(*store_, published.fd(), 1000).value(), 1000);
+}
+
+TEST_P(StoreArchive, AnArchiveForOthersHasTheStudyFileUnlessItMayNameTheirReceivers) {
+  const auto published_file = [&](int64_t id, const std::string& spec, const std::string& text) {
+    WriteBatch batch = AFinalStudy(id, 1, 100 * id);
+    batch.studies[0].spec = spec;
+    batch.study_files[0].text = text;
+    Commit(batch);
+    const OpenFile published(directory_.path() + "/published");
+    EXPECT_TRUE(WriteArchive(*store_, id, TestSeal, published.fd(), /*publish=*/true).ok());
+    Delete(id);
+    EXPECT_EQ(RestoreAll(*store_, published.fd(), 1000 * id).value(), 1000 * id);
+    return GetStudyFile(*store_, 1000 * id).value();
+  };
+  EXPECT_EQ(published_file(3, R"({"study":"s"})", "study: s  # mine\n"), "study: s  # mine\n");
+  EXPECT_EQ(published_file(4, R"({"study":"s"})", "study: s\n# Notify: {mail: a@b}\n"), "");
+  const std::string escaped = "study: s\n\"not\\x69fy\": {mail: a@b}\n";
+  const std::string notified = R"({"study":"s","notify":{"mail":"a@b"}})";
+  EXPECT_EQ(published_file(5, notified, escaped), "");
+  EXPECT_EQ(published_file(6, notified, "study: s\n"), "study: s\n") << "the configuration has added it";
 }
 
 TEST_P(StoreArchive, PointsThatAreNotMergedYetAreMergedAfterTheRestore) {
@@ -272,20 +296,26 @@ TEST_P(StoreArchive, NamesThatNoSubmissionAllowsAreRefused) {
   }
 }
 
-// The tables and columns that schema 8 has added.
-const std::set<std::string> kAddedBySchema8 = {"attempt.resumed_step", "attempt.checkpoint_step",
-                                               "study_origin"};
+// The tables and columns that newer schemas have added to schema 7.
+const std::set<std::string> kAddedLater = {"attempt.resumed_step", "attempt.checkpoint_step",
+                                           "attempt.throughput",   "attempt.epoch_seconds",
+                                           "study_origin",         "study_file"};
 
 TEST_P(StoreArchive, AStudyOfTheFirstSchemaWithArchivesIsRestored) {
   WriteBatch batch = AFinalStudy(3, 3, 300);
   batch.notices.clear();  // the restore of a pending one changes it
-  for (AttemptRow& attempt : batch.attempts) attempt.resumed_step = 0, attempt.checkpoint_step = 0;
+  batch.study_files.clear();
+  for (AttemptRow& attempt : batch.attempts) {
+    attempt.resumed_step = 0;
+    attempt.checkpoint_step = 0;
+    attempt.throughput.reset();
+  }
   Commit(batch);
   MaintainAll();
   ASSERT_TRUE(Archive(3).ok());
   const std::vector<std::string> rows = Rows(file_->fd());
   const OpenFile old(directory_.path() + "/old");
-  const std::string bytes = ArchiveOfSchema(7, file_->fd(), kAddedBySchema8);
+  const std::string bytes = ArchiveOfSchema(7, file_->fd(), kAddedLater);
   ASSERT_EQ(write(old.fd(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
   Delete(3);
   const absl::StatusOr<int64_t> restored = RestoreAll(*store_, old.fd(), 1000);
@@ -300,7 +330,7 @@ TEST_P(StoreArchive, AnArchiveWithWhatThisVersionDoesNotKnowIsRefused) {
   ASSERT_TRUE(Archive(3).ok());
   const int newest = NewestSchema();
   EXPECT_TRUE(Check(ArchiveOfSchema(newest, file_->fd(), {})).ok());
-  EXPECT_TRUE(Check(ArchiveOfSchema(7, file_->fd(), kAddedBySchema8)).ok());
+  EXPECT_TRUE(Check(ArchiveOfSchema(7, file_->fd(), kAddedLater)).ok());
   for (const std::string& unknown :
        {ArchiveOfSchema(newest, file_->fd(), {}, {"table_of_tomorrow"}),
         ArchiveOfSchema(newest + 1, file_->fd(), {}), ArchiveOfSchema(7, file_->fd(), {"run.message"}),
@@ -317,7 +347,10 @@ TEST_P(StoreArchive, AColumnThatOldArchivesLackHasTheDefaultOfTheSchema) {
         if (!column.before.has_value()) continue;
         const std::string query = std::string("SELECT dflt_value FROM pragma_table_info('") + table.name +
                                   "') WHERE name = '" + column.name + "'";
-        EXPECT_EQ(*db.QueryInt(query.c_str()), *column.before) << table.name << "." << column.name;
+        EXPECT_EQ(*db.QueryInt(query.c_str()), column.before->integer) << table.name << "." << column.name;
+        const std::string null = "SELECT (" + query + ") IS NULL";
+        EXPECT_EQ(*db.QueryInt(null.c_str()), column.before->type == Value::Type::kNull)
+            << table.name << "." << column.name;
       }
     }
     return absl::OkStatus();

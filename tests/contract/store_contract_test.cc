@@ -3,6 +3,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "db/sqlite/sqlite.h"
+#include "db/study_files/study_files.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -54,6 +56,8 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   attempt.assigned = 31;
   attempt.started = 32;
   attempt.finished = 33;
+  attempt.throughput = 812.25;
+  attempt.epoch_seconds = 8.5;
   AllocationRow allocation = AnAllocation(5, 7);
   allocation.run_id = 700;
   allocation.state = AllocationState::kPending;
@@ -115,11 +119,12 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   ASSERT_THAT(attempts, SizeIs(1));
   const AttemptRow& a = attempts[0];
   EXPECT_EQ(std::tie(a.id, a.run_id, a.number, a.token, a.allocation_id, a.state, a.cause, a.message, a.nodes,
-                     a.directory, a.exit_status, a.parameter_hash, a.assigned, a.started, a.finished),
+                     a.directory, a.exit_status, a.parameter_hash, a.assigned, a.started, a.finished,
+                     a.throughput, a.epoch_seconds),
             std::tie(attempt.id, attempt.run_id, attempt.number, attempt.token, attempt.allocation_id,
                      attempt.state, attempt.cause, attempt.message, attempt.nodes, attempt.directory,
                      attempt.exit_status, attempt.parameter_hash, attempt.assigned, attempt.started,
-                     attempt.finished));
+                     attempt.finished, attempt.throughput, attempt.epoch_seconds));
   const AllocationRow l = store_->GetAllocation(5).value();
   EXPECT_EQ(std::tie(l.token, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node,
                      l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended, l.owner,
@@ -609,6 +614,37 @@ TEST_P(StoreContract, DeletesAStudyWithAllThatIsItsAndNothingElse) {
   EXPECT_TRUE(store_->GetAllocation(2).ok());
   EXPECT_THAT(Points({2, "", {}}), SizeIs(1));
   EXPECT_EQ(Stream(2, 0).position, 100);
+}
+
+TEST_P(StoreContract, KeepsTheTextsOfStudyFilesAsLongAsTheirStudies) {
+  WriteBatch batch;
+  batch.studies = {AStudy(1), AStudy(2), AStudy(3)};
+  batch.study_files = {{1, "# one\nstudy: a\n"}, {2, "study: b\r\n"}};
+  Commit(batch);
+  WriteBatch later;
+  later.studies = {AStudy(1), AStudy(4)};  // an update does not change the text
+  later.studies[0].state = StudyState::kSucceeded;
+  later.study_files = {{4, "study: d\n"}};
+  later.deleted_studies = {4};
+  Commit(later);
+  Reopen();
+  EXPECT_EQ(GetStudyFile(*store_, 1).value(), "# one\nstudy: a\n");
+  EXPECT_EQ(GetStudyFile(*store_, 2).value(), "study: b\r\n");
+  EXPECT_EQ(GetStudyFile(*store_, 3).value(), "");
+  EXPECT_EQ(GetStudyFile(*store_, 4).value(), "");
+  WriteBatch deletion;
+  deletion.deleted_studies = {1};
+  Commit(deletion);
+  EXPECT_EQ(GetStudyFile(*store_, 1).value(), "");
+  EXPECT_EQ(GetStudyFile(*store_, 2).value(), "study: b\r\n");
+  int64_t rows = 0;
+  ASSERT_TRUE(store_
+                  ->ReadRows([&](Database& db) {
+                    rows = *db.QueryInt("SELECT count(*) FROM study_file");
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  EXPECT_EQ(rows, 1) << "the texts of deleted studies are still there";
 }
 
 TEST_P(StoreContract, KeepsTheLiveAllocationsOfADeletedStudy) {

@@ -37,6 +37,7 @@ noise_guard: {calibrate: true, rerun_if: noisy, max_reruns: 1}
   EXPECT_EQ(attempts[1]["state"], "SUCCEEDED");
   for (const auto& attempt : attempts) {
     EXPECT_EQ(attempt["cause"], "NOISY");
+    EXPECT_EQ(attempt["throughput"], 100) << "of the attempt that does not count, too";
     EXPECT_THAT(attempt["message"].get<std::string>(), HasSubstr("other processes used"));
     ASSERT_EQ(attempt["noise"].size(), 1u);
     const auto& noise = attempt["noise"][0];
@@ -47,7 +48,8 @@ noise_guard: {calibrate: true, rerun_if: noisy, max_reruns: 1}
   const auto curve = service.Json({"curve", study});
   EXPECT_EQ(curve["series"][0]["points"][0]["noisy"], 1);
   EXPECT_THAT(curve["series"][0]["points"][0]["notes"].dump(), HasSubstr("disturbed by other load"));
-  EXPECT_THAT(service.Run({"run", "show", run["name"]}).out, HasSubstr("noisy"));
+  EXPECT_THAT(service.Run({"run", "show", run["name"]}).out,
+              testing::ContainsRegex("attempt 1 .noisy, not counted.: +100.0 samples/s"));
   EXPECT_THAT(service.Run({"run", "show", run["name"], "-o", "wide"}).out, HasSubstr("Other load"));
 }
 

@@ -54,6 +54,31 @@ class Slurm : public testing::Test {
     return service.Run({"run", "list", study}).out + service.log();
   }
 
+  // Waits for a study with one run on two nodes, and sets `attempt` to its only attempt.
+  static void WaitForOneAttemptOnTwoNodes(const Service& service, const std::string& study,
+                                          nlohmann::json* attempt) {
+    ASSERT_EQ(service.WaitFor(study, 180), 0) << Last(service, study);
+    const auto runs = service.Runs(study);
+    ASSERT_THAT(runs, SizeIs(1));
+    const auto attempts = service.Attempts(runs[0]["name"]);
+    ASSERT_THAT(attempts, SizeIs(1));
+    const std::vector<std::string> nodes = attempts[0]["nodes"];
+    ASSERT_THAT(nodes, SizeIs(2));
+    ASSERT_NE(nodes[0], nodes[1]);
+    *attempt = attempts[0];
+  }
+
+  // Returns the output of a rank.
+  static std::string OutputOf(const nlohmann::json& attempt, int rank) {
+    return ReadFile(absl::StrCat(attempt["directory"].get<std::string>(), "/rank-", rank, ".out"));
+  }
+
+  // Returns the command that started the ranks.
+  static std::vector<std::string> LaunchCommand(const nlohmann::json& attempt) {
+    return nlohmann::json::parse(
+        ReadFile(attempt["directory"].get<std::string>() + "/launch.json"))["commands"][0]["argv"];
+  }
+
   DevCluster cluster_{{"-n", "4"}};
 };
 
@@ -170,28 +195,91 @@ TEST_F(Slurm, LauncherSrunStartsRanksOnTwoNodesThatFindEachOther) {
   const std::string study = service.Submit(
       "study: srun\nfixed: {engine: custom, launcher: srun, ranks: 2, command: [python3, ./exchange.py]}\n"
       "resources: {ranks_per_node: 1, time: 5m}\nretry: {max: 0}\n");
-  ASSERT_EQ(service.WaitFor(study, 120), 0) << Last(service, study);
-  const auto runs = service.Runs(study);
-  ASSERT_THAT(runs, SizeIs(1));
-  const auto attempts = service.Attempts(runs[0]["name"]);
-  ASSERT_THAT(attempts, SizeIs(1));
-  const std::vector<std::string> nodes = attempts[0]["nodes"];
-  ASSERT_THAT(nodes, SizeIs(2));
-  EXPECT_NE(nodes[0], nodes[1]);
-  const std::string directory = attempts[0]["directory"];
-  EXPECT_EQ(ReadFile(directory + "/rank-0.out"),
+  nlohmann::json attempt;
+  ASSERT_NO_FATAL_FAILURE(WaitForOneAttemptOnTwoNodes(service, study, &attempt));
+  const std::vector<std::string> nodes = attempt["nodes"];
+  EXPECT_EQ(OutputOf(attempt, 0),
             absl::StrCat("rank 0 of 2 on ", nodes[0], " met 1 of 2 on ", nodes[1], "\n"));
-  EXPECT_EQ(ReadFile(directory + "/rank-1.out"),
+  EXPECT_EQ(OutputOf(attempt, 1),
             absl::StrCat("rank 1 of 2 on ", nodes[1], " met 0 of 2 on ", nodes[0], "\n"));
-  const std::vector<std::string> command =
-      nlohmann::json::parse(ReadFile(directory + "/launch.json"))["commands"][0]["argv"];
-  EXPECT_THAT(command, Not(Contains(StartsWith("--mpi")))) << "the MPI type is that of the site";
+  EXPECT_THAT(LaunchCommand(attempt), Not(Contains(StartsWith("--mpi"))))
+      << "the MPI type is that of the site";
   for (const char* rank : {"0,", "1,"}) {
-    EXPECT_THAT(service.Points(runs[0]["name"]),
+    EXPECT_THAT(service.Points(service.Runs(study)[0]["name"]),
                 Contains(AllOf(StartsWith(rank), HasSubstr(",sum,3"))).Times(20))
         << "rank " << rank;
   }
   EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  EXPECT_EQ(service.LeftBehind(4), "");
+}
+
+// Ranks that meet with the variables of torchrun, as in PyTorch's tutorials. In each step, they add their numbers.
+constexpr char kAllReduce[] = R"(import json, os, socket, time, torch, torch.distributed as dist
+
+def report(**event):
+    with open(os.environ["SCALELAB_EVENTS"], "a") as file:
+        file.write(json.dumps({"time": time.time(), **event}, separators=(",", ":")) + "\n")
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+print(f"rank {rank} of {world} on {socket.gethostname()}, local rank {os.environ['LOCAL_RANK']}", flush=True)
+report(event="start", world_size=world, rank=rank, total_steps=20)
+for step in range(20):
+    total = torch.ones(1) * (rank + 1)
+    dist.all_reduce(total)
+    report(event="step", step=step, metrics={"step/total_s": 0.1, "sum": int(total.item())})
+report(event="finish", metrics={})
+dist.destroy_process_group()
+)";
+
+TEST_F(Slurm, LauncherTorchrunStartsRanksOnTwoNodesThatFindEachOther) {
+  // torchrun of Debian 12's PyTorch 1.13 does not work with its Python 3.11.
+  const Output found = RunProgram({"sh", "-c",
+                                   "ls ${SCALELAB_FRAMEWORKS:-${XDG_DATA_HOME:-$HOME/.local/share}/scalelab/"
+                                   "frameworks}/pytorch2/bin/python"});
+  const std::string python = found.out.substr(0, found.out.find('\n'));
+  if (found.code != 0) GTEST_SKIP() << "there is no PyTorch 2; deploy/frameworks pytorch2 installs it";
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  service.File("reduce.py", kAllReduce);
+  const std::string study = service.Submit(
+      absl::StrCat("study: torchrun\nfixed: {engine: custom, launcher: torchrun, ranks: 4, command: [",
+                   python, ", ./reduce.py]}\nresources: {ranks_per_node: 2, time: 5m}\nretry: {max: 0}\n"));
+  nlohmann::json attempt;
+  ASSERT_NO_FATAL_FAILURE(WaitForOneAttemptOnTwoNodes(service, study, &attempt));
+  EXPECT_THAT(LaunchCommand(attempt),
+              AllOf(Contains("--node"), Contains("torch.distributed.run"), Contains("--nnodes=2")));
+  const std::vector<std::string> points = service.Points(service.Runs(study)[0]["name"]);
+  for (const int rank : {0, 1, 2, 3}) {
+    // PyTorch may print lines of its own.
+    EXPECT_THAT(OutputOf(attempt, rank), HasSubstr(absl::StrCat("rank ", rank, " of 4 on ",
+                                                                attempt["nodes"][rank / 2].get<std::string>(),
+                                                                ", local rank ", rank % 2, "\n")));
+    EXPECT_THAT(points, Contains(AllOf(StartsWith(absl::StrCat(rank, ",")), HasSubstr(",sum,10"))).Times(20))
+        << "rank " << rank;
+  }
+  EXPECT_THAT(LostOrDoubled(service, study), IsEmpty());
+  EXPECT_EQ(service.LeftBehind(4), "");
+}
+
+// On Slurm, srun with PMIx starts the ranks in place of mpirun. Each rank of this program sends a message to the
+// next one before it prints its line.
+TEST_F(Slurm, LauncherMpirunStartsRanksOnTwoNodesThatFindEachOther) {
+  if (RunProgram({"sh", "-c", "command -v mpirun"}).code != 0)
+    GTEST_SKIP() << "mpirun is not installed; deploy/setup installs openmpi-bin";
+  SlurmService service(cluster_);
+  ASSERT_EQ(service.Start(), "");
+  const std::string study = service.Submit(absl::StrCat(
+      "study: mpirun\nfixed: {engine: custom, launcher: mpirun, ranks: 4, command: [", SCALELAB_MPI_RING,
+      "]}\nresources: {ranks_per_node: 2, time: 5m}\nretry: {max: 0}\nmeasure: {success: exit_status, "
+      "extract: [{metric: size, regex: 'rank [0-9]+ of ([0-9]+)'}]}\n"));
+  nlohmann::json attempt;
+  ASSERT_NO_FATAL_FAILURE(WaitForOneAttemptOnTwoNodes(service, study, &attempt));
+  EXPECT_THAT(LaunchCommand(attempt), Contains("--mpi=pmix"));
+  for (const int rank : {0, 1, 2, 3}) {
+    EXPECT_EQ(OutputOf(attempt, rank),
+              absl::StrCat("rank ", rank, " of 4 on ", attempt["nodes"][rank / 2].get<std::string>(), "\n"));
+  }
   EXPECT_EQ(service.LeftBehind(4), "");
 }
 

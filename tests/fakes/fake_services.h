@@ -35,6 +35,7 @@ class FakeServices {
  public:
   // The answers of the services.
   std::vector<v1::Study> studies;  // newest first
+  std::string study_file;          // of all studies; empty: not stored
   std::vector<v1::Run> runs;
   v1::PlanStudyResponse plan;
   absl::Status plan_error;  // if set, PlanStudy fails with it
@@ -107,6 +108,26 @@ class FakeServices {
   int port() const { return port_; }
 
  private:
+  // Appends the series of `curve` with their notes, as AnalysisService does.
+  void AddMeasured(google::protobuf::RepeatedPtrField<v1::MeasuredSeries>& measured) const {
+    for (const v1::CurveSeries& series : curve.series()) {
+      v1::MeasuredSeries& out = *measured.Add();
+      out.set_study(curve.study());
+      out.set_display_name(curve.display_name());
+      *out.mutable_key() = series.key();
+      out.set_fingerprint(series.fingerprint());
+      *out.mutable_notes() = series.notes();
+      for (const v1::CurvePoint& point : series.points()) {
+        v1::MeasuredPoint& of_point = *out.add_points();
+        of_point.set_ranks(point.ranks());
+        of_point.set_n(point.n());
+        of_point.set_asked(point.asked());
+        if (!point.communication().missing().empty()) of_point.add_notes(point.communication().missing());
+        of_point.mutable_notes()->MergeFrom(point.notes());
+      }
+    }
+  }
+
   grpc::Status Check(const grpc::ServerContext& context) const {
     const auto it = context.client_metadata().find("authorization");
     if (!token.empty() && (it == context.client_metadata().end() ||
@@ -171,6 +192,7 @@ class FakeServices {
       const v1::Study* study = f.FindStudy(request->name());
       if (study == nullptr) return NotFound(request->name());
       *response->mutable_study() = *study;
+      if (request->with_study_file() && !f.study_file.empty()) response->set_study_file(f.study_file);
       return grpc::Status::OK;
     }
     grpc::Status ListStudies(grpc::ServerContext* c, const v1::ListStudiesRequest* request,
@@ -338,6 +360,9 @@ class FakeServices {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.comparison_asked = *request;
       *response = f.comparison;
+      if (response->measured().empty()) {
+        for (int i = 0; i < response->studies_size(); ++i) f.AddMeasured(*response->mutable_measured());
+      }
       return grpc::Status::OK;
     }
     grpc::Status AdviseRanks(grpc::ServerContext* c, const v1::AdviseRanksRequest* request,
@@ -345,6 +370,7 @@ class FakeServices {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.advice_asked = *request;
       *response = f.advice;
+      if (response->measured().empty()) f.AddMeasured(*response->mutable_measured());
       return grpc::Status::OK;
     }
     FakeServices& f;

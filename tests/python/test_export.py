@@ -68,7 +68,8 @@ class ExportTest(fixture.InDirectory):
 
     def test_csv_has_the_values_of_the_dataframes(self):
         directory = self.export("csv")
-        self.assertEqual(sorted(path.name for path in directory.iterdir()), ["curve.csv", "metrics.csv", "runs.csv", "study.yaml"])
+        self.assertEqual(sorted(path.name for path in directory.iterdir()),
+                         ["attempts.csv", "curve.csv", "metrics.csv", "runs.csv", "study.yaml"])
         for name in ("runs", "metrics", "curve"):
             self.check(name, pandas.read_csv(directory / f"{name}.csv", float_precision="round_trip"))
 
@@ -147,14 +148,26 @@ class ExportTest(fixture.InDirectory):
     def test_the_printed_study_file_means_the_same_study(self):
         for path in [self.write("all.yaml", EVERY_SECTION), self.study]:
             name = path if path == self.study else self.service.run("study", "submit", path).strip()
-            printed = self.write("printed.yaml", self.service.run("study", "get", name))
-            again = self.service.run("study", "submit", printed).strip()
-            for study in (name, again):
-                if study != self.study:
-                    self.client.cancel(study)
-            first, second = (self.service.json("study", "show", study)["study"]["spec"] for study in (name, again))
-            self.assertEqual(second, first)
+            first = self.service.json("study", "show", name)["study"]["spec"]
+            for options in ([], ["--rendered"]):
+                printed = self.write("printed.yaml", self.service.run("study", "get", name, *options))
+                again = self.service.run("study", "submit", printed).strip()
+                self.client.cancel(again)
+                self.assertEqual(self.service.json("study", "show", again)["study"]["spec"], first)
+            if path != self.study:
+                self.client.cancel(name)
             self.assertEqual(self.service.json("study", "get", name), first)
+
+    def test_the_submitted_study_file_is_printed_with_its_comments(self):
+        path = self.write("all.yaml", "# for the paper\n" + EVERY_SECTION)
+        for name in (self.client.submit(path).name, self.service.run("study", "submit", path).strip()):
+            self.client.cancel(name)
+            self.assertEqual(self.service.run("study", "get", name), "# for the paper\n" + EVERY_SECTION)
+        name = self.service.run("study", "submit", path, "--set", "repeats=2").strip()
+        self.client.cancel(name)
+        printed = self.service.run("study", "get", name)
+        self.assertIn("repeats: 2\n", printed)
+        self.assertNotIn("# for the paper", printed)
 
 
 class NameTest(fixture.InDirectory):

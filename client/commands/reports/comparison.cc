@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/analysis_tables.h"
 #include "client/commands/sections.h"
+#include "client/figures/curve_figure.h"
 #include "client/output/cells.h"
 #include "client/output/file.h"
 #include "client/output/text.h"
@@ -57,14 +58,16 @@ Section DifferenceFacts(const CompareCellsResponse& comparison, const std::vecto
   return Facts(std::move(facts));
 }
 
-absl::StatusOr<std::vector<GetCurveResponse>> ReadCurves(const CompareCellsResponse& comparison,
+absl::StatusOr<std::vector<GetCurveResponse>> ReadCurves(const CompareCellsResponse& comparison, bool goodput,
                                                          Connection& server) {
   std::vector<GetCurveResponse> curves;
   for (const std::string& study : comparison.studies()) {
     GetCurveRequest request;
     request.set_study(study);
+    request.set_factors(goodput);
     auto curve = server.Call(server.results(), &ResultService::Stub::GetCurve, request);
     if (!curve.ok()) return curve.status();
+    if (goodput) KeepGoodput(*curve);
     curves.push_back(*std::move(curve));
   }
   return curves;
@@ -92,13 +95,9 @@ absl::StatusOr<CompareCellsResponse> ReadComparison(const std::string& axis,
   return (*server)->Call((*server)->analysis(), &AnalysisService::Stub::CompareCells, request);
 }
 
-absl::StatusOr<std::vector<std::string>> ReadCurveNotes(const CompareCellsResponse& comparison,
-                                                        Session& session) {
-  auto server = session.Server();
-  if (!server.ok()) return server.status();
-  const auto curves = ReadCurves(comparison, **server);
-  if (!curves.ok()) return curves.status();
-  return curves->size() == 1 ? CurveNotes(curves->front()) : CurveNotes(JoinCurves(*curves));
+std::vector<std::string> MeasurementNotes(const CompareCellsResponse& comparison) {
+  const std::vector<GetCurveResponse> curves = NotedCurves(comparison.measured());
+  return curves.size() == 1 ? CurveNotes(curves.front()) : CurveNotes(JoinCurves(curves));
 }
 
 GetCurveResponse JoinCurves(const std::vector<GetCurveResponse>& curves) {
@@ -174,7 +173,7 @@ absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, S
   if (const absl::Status status = SelectGroups(options.where, *comparison); !status.ok()) return status;
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto curves = ReadCurves(*comparison, **server);
+  const auto curves = ReadCurves(*comparison, NeedFactors(options.panels), **server);
   if (!curves.ok()) return curves.status();
   GetCurveResponse joined = JoinCurves(*curves);
   if (const absl::Status status = SelectPoints(options.where, joined); !status.ok()) return status;

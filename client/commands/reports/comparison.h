@@ -35,9 +35,8 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> ReadComparison(const std::str
                                                                   const std::string& equivalent,
                                                                   Session& session);
 
-// Returns the notes on the curves of the compared studies, as CurveNotes does, or the server's error.
-absl::StatusOr<std::vector<std::string>> ReadCurveNotes(const scalelab::v1::CompareCellsResponse& comparison,
-                                                        Session& session);
+// Returns the notes on the compared studies, as CurveNotes does. A pure function.
+std::vector<std::string> MeasurementNotes(const scalelab::v1::CompareCellsResponse& comparison);
 
 // Prints the differences between the studies with a plot of their curves, or writes the figure.
 absl::StatusOr<ExitCode> CompareWholeStudies(const ComparisonOptions& options, Session& session);

@@ -10,10 +10,12 @@
 #include "client/commands/reports/reports.h"
 #include "client/commands/sections.h"
 #include "client/factors/factor_table.h"
+#include "client/figures/curve_figure.h"
 #include "client/output/file.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
 #include "client/plots/terminal_plot.h"
+#include "client/selection/conditions.h"
 #include "client/selection/curve_selection.h"
 #include "client/session/selectors.h"
 
@@ -32,6 +34,7 @@ struct CurveOptions {
   std::vector<std::string> with;  // other studies
   std::string equivalent;
   bool factors = false;
+  std::string reference;           // study whose convergence is the reference; empty: none
   std::vector<std::string> where;  // conditions on points
   std::string sort;                // of the rows, as in RowOrder
   int limit = 0;                   // of the rows; 0: none
@@ -53,12 +56,7 @@ absl::StatusOr<ExitCode> Compare(const CurveOptions& options, Session& session) 
   studies.insert(studies.end(), options.with.begin(), options.with.end());
   const auto comparison = ReadComparison(options.compare, studies, options.equivalent, session);
   if (!comparison.ok()) return comparison.status();
-  std::vector<std::string> notes;
-  if (session.tables()) {
-    auto read = ReadCurveNotes(*comparison, session);
-    if (!read.ok()) return read.status();
-    notes = *std::move(read);
-  }
+  const std::vector<std::string> notes = MeasurementNotes(*comparison);
   if (const absl::Status s =
           session.Print({*comparison, {ComparisonTable(*comparison), ComparisonFacts(*comparison, notes)}});
       !s.ok())
@@ -141,9 +139,16 @@ absl::StatusOr<ExitCode> ExecuteCurve(const CurveOptions& options, Session& sess
   if (!server.ok()) return server.status();
   GetCurveRequest request;
   request.set_study(*name);
-  request.set_factors(options.factors);
+  const bool goodput = NeedFactors(*panels) || ParseSorting(options.sort).field == "goodput";
+  request.set_factors(options.factors || goodput);
+  if (!options.reference.empty()) {
+    const auto reference = StudyName(options.reference);
+    if (!reference.ok()) return reference.status();
+    request.set_reference(*reference);
+  }
   auto curve = (*server)->Call((*server)->results(), &ResultService::Stub::GetCurve, request);
   if (!curve.ok()) return curve.status();
+  if (goodput && !options.factors) KeepGoodput(*curve);
   if (const absl::Status status = SelectPoints(options.where, *curve); !status.ok()) return status;
   const auto rows = RowOrder(options.sort, options.limit, *curve);
   if (!rows.ok()) return rows.status();
@@ -186,6 +191,12 @@ void AddCurve(CLI::App& app, Action& chosen) {
   auto* factors = command->add_flag("--factors", options->factors,
                                     "Show why it stops scaling: load balance, communication, slowest rank, "
                                     "critical batch; in files too");
+  command
+      ->add_option(
+          "--reference", options->reference,
+          "A study whose runs are the reference for the samples until target_accuracy: number, name, or "
+          "last")
+      ->needs(factors);
   auto* compare = command->add_option(
       "--compare", options->compare,
       "Compare the values of this axis, for example engine, in place of showing the curve");

@@ -3,6 +3,7 @@ import {call} from './api.mjs';
 import {errorText, facts, h, lastPart, number, table} from './dom.mjs';
 
 const LARGEST = 900_000;  // characters; the server accepts requests of 1 MiB
+const LARGEST_STORED = 100_000;  // characters; the specification must fit into the same request
 const TEMPLATE = `study: my-study
 fixed:
   engine: native/ddp
@@ -27,7 +28,7 @@ export async function submitPage(main, {identity, signal}) {
   const outcome = h('div', {role: 'status'});
   const check = h('button', {on: {click: () => run(plan)}}, 'Check');
   const submit = h('button', {class: 'main', on: {click: () => run(create)}}, 'Submit');
-  let request = null;  // {id, spec} of this text, so that a repeated click submits one study
+  let request = null;  // {id, spec, study_file} of this text, so that a repeated click submits one study
   main.replaceChildren(h('h1', null, 'Submit a study'),
     h('p', null, h('label', {for: 'file'}, 'Study file')), h('p', null, file),
     h('p', null, h('label', {for: 'study'}, 'Text of the study file (YAML)')), text,
@@ -35,7 +36,8 @@ export async function submitPage(main, {identity, signal}) {
 
   async function parsed() {
     if (text.value.length > LARGEST) throw new Error('The text is too long for the dashboard; use scalelab study submit FILE.');
-    request ??= {id: crypto.randomUUID(), spec: (await call('ParseStudy', {text: text.value}, signal)).spec};
+    const study_file = text.value.length > LARGEST_STORED ? '' : text.value;
+    request ??= {id: crypto.randomUUID(), spec: (await call('ParseStudy', {text: text.value}, signal)).spec, study_file};
     return request;
   }
 
@@ -50,8 +52,8 @@ export async function submitPage(main, {identity, signal}) {
     check.disabled = submit.disabled = false;
   }
 
-  async function create({id, spec}) {
-    const {study} = await call('CreateStudy', {spec, request_id: `web-${id}`}, signal);
+  async function create({id, spec, study_file}) {
+    const {study} = await call('CreateStudy', {spec, request_id: `web-${id}`, study_file}, signal);
     location.hash = `#/studies/${lastPart(study.name)}`;
   }
 
@@ -60,7 +62,8 @@ export async function submitPage(main, {identity, signal}) {
     const cells = answer.cells ?? [];
     outcome.replaceChildren(h('section', {class: 'panel'}, h('h2', null, 'Plan'),
       facts([['Cells', cells.length], ['Runs', answer.runs ?? 0], ['Excluded cells', answer.excluded ?? 0], ['GPU-hours at most', answer.gpu_hours && number(answer.gpu_hours)],
-        ['Node-hours', answer.node_hours_own && number(answer.node_hours_own)]]),
+        ['Node-hours, largest allocations', answer.node_hours_largest && number(answer.node_hours_largest)],
+        ['Node-hours, own sizes', answer.node_hours_own && number(answer.node_hours_own)]]),
       (answer.unusable ?? []).map((sentence) => h('p', {class: 'soft'}, sentence)),
       table('Jobs', [['Nodes', 'number'], ['Ranks per node', 'number'], ['Time limit', 'number'], ['Runs', 'number']],
         (answer.allocations ?? []).map((a) => [a.nodes, a.ranks_per_node, `${Math.round(Number(a.time_seconds) / 60)} min`, a.runs]))));

@@ -324,6 +324,21 @@ TEST_F(CurveCommand, EveryHonestyNoteIsInEveryOutput) {
   const auto json = nlohmann::json::parse(Run({"curve", "7", "-o", "json"}).out)["series"][0];
   EXPECT_EQ(json["notes"].get<std::vector<std::string>>(), std::vector<std::string>{listed});
   EXPECT_EQ(json["points"][2]["notes"].get<std::vector<std::string>>(), notes);
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"curve", "7", "--compare", "engine", "-o", "json"},
+                                             {"study", "compare", "7", "8", "-o", "json"},
+                                             {"advise", "7", "-o", "json"}}) {
+    const auto answer = nlohmann::json::parse(Run(command).out);
+    ASSERT_TRUE(answer.contains("measured")) << command[0];
+    const auto& measured = answer["measured"][0];
+    EXPECT_EQ(measured["study"], "studies/7");
+    EXPECT_EQ(measured["key"]["engine"], "native/ddp");
+    EXPECT_EQ(measured["notes"].get<std::vector<std::string>>(), std::vector<std::string>{listed});
+    EXPECT_EQ(measured["points"][2]["ranks"], 4);
+    EXPECT_EQ(measured["points"][2]["n"], 5);
+    EXPECT_EQ(measured["points"][2]["asked"], 5);
+    EXPECT_EQ(measured["points"][2]["notes"].get<std::vector<std::string>>(), notes);
+  }
 }
 
 TEST_F(CurveCommand, ComparesEngines) {
@@ -499,6 +514,19 @@ TEST_F(CurveCommand, CountsTheRepeatsThatReachedTheTarget) {
                     HasSubstr("native/ddp fp32, 1 rank: 2 of 4 repeats did not reach the target")));
   EXPECT_THAT(Run({"curve", "7", "-o", "csv"}).out,
               HasSubstr(",target_reached,target_repeats,target_seconds,"));
+}
+
+TEST_F(CurveCommand, TheConvergenceIsComparedWithAReference) {
+  auto& target = *server_.curve.mutable_series(0)->mutable_points(0)->mutable_time_to_target();
+  target.set_reference_samples(1000);
+  target.set_note("converges faster than the reference studies/9");
+  const auto out = Run({"curve", "7", "--factors", "--reference", "9"}).out;
+  EXPECT_EQ(server_.curve_asked.reference(), "studies/9");
+  EXPECT_THAT(out, HasSubstr("time to target: converges faster than the reference studies/9"));
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "--factors", "-o", "json"}).out);
+  EXPECT_EQ(server_.curve_asked.reference(), "");
+  EXPECT_EQ(json["series"][0]["points"][0]["time_to_target"]["reference_samples"], 1000);
+  EXPECT_THAT(Run({"curve", "7", "--reference", "9"}), Exits(ExitCode::kUsage));
 }
 
 TEST_F(CurveCommand, PlotsOnATerminalOrWhenAsked) {

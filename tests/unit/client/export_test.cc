@@ -62,7 +62,20 @@ class Export : public ClientTest {
       (*run.mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
       run.mutable_spec()->set_ranks(number - 10);
       if (number == 11) {
-        run.add_attempts();
+        auto& repeated = *run.add_attempts();
+        repeated.set_number(1);
+        repeated.set_state(scalelab::v1::Attempt::FAILED);
+        repeated.set_cause(scalelab::v1::Attempt::NOISY);
+        repeated.set_message("other processes used 80%, too");
+        repeated.add_nodes("n1");
+        repeated.add_nodes("n2");
+        repeated.mutable_assign_time()->set_seconds(1'795'000'000);
+        repeated.set_throughput(700.5);
+        auto& counted = *run.add_attempts();
+        counted.set_number(2);
+        counted.set_state(scalelab::v1::Attempt::SUCCEEDED);
+        counted.set_throughput(812.4375);
+        counted.set_epoch_seconds(8.5);
         (*run.mutable_summary())["run/throughput"] = 812.4375;
       }
       server_.runs.push_back(run);
@@ -185,14 +198,19 @@ TEST_F(Export, WritesRunsPointsAndTheStudyFile) {
       ReadText(Path("new/data/runs.csv")),
       "run,engine,ranks,repeat,position,state,cause,message,start_time,finish_time,attempts,global_batch,"
       "batch_per_rank,seed,fingerprint,run/throughput\n"
-      "studies/7/runs/11,native/ddp,1,0,0,SUCCEEDED,,,,,1,0,0,0,,812.4375\n"
+      "studies/7/runs/11,native/ddp,1,0,0,SUCCEEDED,,,,,2,0,0,0,,812.4375\n"
       "studies/7/runs/12,native/ddp,2,0,0,QUEUED,,,,,0,0,0,0,,\n");
+  EXPECT_EQ(ReadText(Path("new/data/attempts.csv")),
+            "run,attempt,state,cause,message,nodes,assign_time,finish_time,throughput,epoch_seconds\n"
+            "studies/7/runs/11,1,FAILED,NOISY,\"other processes used 80%, too\",\"n1,n2\","
+            "2026-11-18T11:06:40Z,,700.5,\n"
+            "studies/7/runs/11,2,SUCCEEDED,,,,,,812.4375,8.5\n");
   EXPECT_EQ(ReadText(Path("new/data/metrics.csv")),
             "run,rank,step,time,key,value\n"
             "studies/7/runs/11,0,0,1795000000.25,train/loss,2.5\n"
             "studies/7/runs/11,0,1,1795000000.25,train/loss,nan\n");
   EXPECT_THAT(FilesIn(Path("new/data")),
-              UnorderedElementsAre("runs.csv", "metrics.csv", "curve.csv", "study.yaml"));
+              UnorderedElementsAre("runs.csv", "attempts.csv", "metrics.csv", "curve.csv", "study.yaml"));
 }
 
 TEST_F(Export, WritesTheSelectedRunsAndTheWholeCurve) {
@@ -283,6 +301,8 @@ TEST_F(Export, SqliteAndJsonAreOtherFormats) {
   ASSERT_THAT(Run({"study", "export", "7", "--format", "sqlite", "-o", Path("s")}), Exits(ExitCode::kOk));
   EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT value FROM metrics ORDER BY step"),
               ElementsAre("2.5", "NULL"));
+  EXPECT_THAT(Query(Path("s/study.sqlite"), "SELECT throughput FROM attempts WHERE cause = 'NOISY'"),
+              ElementsAre("700.5"));
   ASSERT_THAT(Run({"study", "export", "7", "--format", "json", "-o", Path("j")}), Exits(ExitCode::kOk));
   EXPECT_THAT(ReadText(Path("j/runs.json")), HasSubstr("\"run/throughput\":812.4375}"));
 }
@@ -412,6 +432,42 @@ TEST_F(Export, GetPrintsTheStudyFile) {
       "study: small\nfixed:\n  dataset: synthetic\n  epochs: 1\n  model: resnet20\nmatrix:\n"
       "  engine: [native/ddp]\n  ranks: [1, 2]\nscaling: {mode: strong, global_batch: 64}\nrepeats: 3\n");
   EXPECT_THAT(Run({"study", "get", "7", "-o", "json"}).out, HasSubstr("\"global_batch\": 64"));
+}
+
+TEST_F(Export, GetPrintsTheSubmittedFileByteForByte) {
+  Start();
+  const std::string text =
+      "# for the paper\r\nstudy:   small  # twice\nfixed: {model: resnet20, dataset: synthetic}\n"
+      "matrix: {ranks: [1, 2]}";
+  ASSERT_THAT(Run({"study", "submit", WriteFile("commented.yaml", text)}), Exits(ExitCode::kOk));
+  server_.studies = {MakeStudy(7, "small", scalelab::v1::Study::SUCCEEDED, 0, 0, 2)};
+  *server_.studies[0].mutable_spec() = server_.created.at(0).spec();
+  server_.study_file = server_.created.at(0).study_file();
+  const Outcome submitted = Run({"study", "get", "7"});
+  ASSERT_THAT(submitted, Exits(ExitCode::kOk));
+  EXPECT_EQ(submitted.out, text);
+  EXPECT_EQ(submitted.err, "");
+  EXPECT_EQ(Run({"study", "get", "7", "--rendered"}).out, StudyYaml(server_.created[0].spec()));
+  const std::string json = Run({"study", "get", "7", "-o", "json"}).out;
+  EXPECT_THAT(json, HasSubstr("\"study\": \"small\""));
+  EXPECT_THAT(json, ::testing::Not(HasSubstr("for the paper")));
+}
+
+TEST_F(Export, GetPrintsAMessageIfTheSubmittedFileHasRelativePaths) {
+  Start();
+  std::filesystem::create_directories(dir_ + "/data");
+  const std::string text =
+      "study: small\nfixed: {model: resnet20, dataset: cifar10, data_dir: data}\nmatrix: {ranks: [1, 2]}\n";
+  ASSERT_THAT(Run({"study", "submit", WriteFile("relative.yaml", text)}), Exits(ExitCode::kOk));
+  server_.studies = {MakeStudy(7, "small", scalelab::v1::Study::SUCCEEDED, 0, 0, 2)};
+  *server_.studies[0].mutable_spec() = server_.created.at(0).spec();
+  server_.study_file = text;
+  const Outcome submitted = Run({"study", "get", "7"});
+  EXPECT_EQ(submitted.out, text);
+  EXPECT_THAT(submitted.err, HasSubstr("--rendered"));
+  const Outcome rendered = Run({"study", "get", "7", "--rendered"});
+  EXPECT_THAT(rendered.out, HasSubstr(absl::StrCat("data_dir: ", dir_, "/data")));
+  EXPECT_EQ(rendered.err, "");
 }
 
 }  // namespace

@@ -92,6 +92,35 @@ TEST_F(FigureTest, PanelsChooseTheStatisticsOfCsv) {
                     Not(HasSubstr("throughput_")), Not(HasSubstr("comm_share_"))));
 }
 
+TEST_F(FigureTest, GoodputIsAPanelWithIntervals) {
+  server_.curve = SampleCurveWithFactors();
+  // The remaining point has no norms.
+  server_.curve.mutable_series(2)->mutable_points()->DeleteSubrange(1, 3);
+  const std::string svg = Run({"curve", "7", "--panels", "throughput,goodput", "--format", "svg"}).out;
+  EXPECT_TRUE(server_.curve_asked.factors());
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr(">goodput (samples/s)<"),
+                    HasSubstr("native/ddp fp32, 4 ranks: 900.0 [840.0, 960.0], n=5/5<"),
+                    HasSubstr("note: native/ddp fp32, 2 ranks; native/horovod fp32, 2 ranks: no goodput: "),
+                    HasSubstr("note: native/ddp amp-bf16: no goodput: the runs reported no norms")));
+  EXPECT_THAT(svg, Not(HasSubstr("parts of the mean step"))) << "only --factors shows the factors";
+  EXPECT_THAT(Run({"curve", "7", "--panels", "goodput", "--format", "latex"}).out,
+              AllOf(HasSubstr("& goodput (samples/s) "),
+                    HasSubstr("\nnative/ddp fp32 & 4 & 5/5 & 900 {[}840, 960]")));
+  EXPECT_THAT(Run({"curve", "7", "--panels", "goodput", "--format", "csv"}).out,
+              AllOf(StartsWith("engine,precision,ranks,n,goodput_mean,goodput_median,goodput_stddev,"
+                               "goodput_low,goodput_high,"),
+                    HasSubstr("\nnative/ddp,fp32,4,5,900,900,40,840,960,")));
+  EXPECT_THAT(Run({"curve", "7", "--sort", "-goodput"}).out,
+              AllOf(HasSubstr("GOODPUT"), HasSubstr("900.0 [840.0, 960.0]")));
+  EXPECT_THAT(Run({"curve", "8", "7", "--panels", "goodput", "--format", "svg"}).out,
+              AllOf(HasSubstr(">goodput (samples/s)<"), Not(HasSubstr("parts of the mean step"))));
+  EXPECT_THAT(Run({"curve", "7", "--factors", "--panels", "goodput", "--format", "svg"}).out,
+              AllOf(HasSubstr(">goodput (samples/s)<"), HasSubstr("parts of the mean step")));
+  Run({"curve", "7", "--format", "svg"});
+  EXPECT_FALSE(server_.curve_asked.factors());
+}
+
 TEST_F(FigureTest, PanelsWithoutAnEffectAreRefused) {
   for (const char* format : {"csv", "latex"}) {
     const Outcome compared = Run({"study", "compare", "8", "7", "--panels", "speedup", "--format", format});
@@ -216,6 +245,14 @@ TEST_F(FigureTest, ConditionsSelectComparedCells) {
     const auto groups = nlohmann::json::parse(run("engine=*/ddp and ranks>1", "-o", "json").out)["groups"];
     ASSERT_EQ(groups.size(), 2u);
     EXPECT_EQ(groups[0]["ranks"], 2);
+    const auto measured =
+        nlohmann::json::parse(run("engine=*/horovod and ranks>4", "-o", "json").out)["measured"];
+    ASSERT_EQ(measured.size(), 2u) << "one series of each study";
+    EXPECT_EQ(measured[0]["key"]["engine"], "native/horovod");
+    ASSERT_EQ(measured[0]["points"].size(), 1u);
+    EXPECT_EQ(measured[0]["points"][0]["ranks"], 8);
+    const std::string table = run("engine=*/horovod and ranks<8", "-o", "table").out;
+    EXPECT_THAT(table, AllOf(HasSubstr("different nodes"), Not(HasSubstr("failed attempt"))));
     EXPECT_THAT(run("ranks>1", "--format", "svg").out,
                 AllOf(HasSubstr(", 2 ranks: "), Not(HasSubstr(", 1 rank: "))));
     EXPECT_THAT(run("colour=red", "-o", "csv").err,
@@ -250,7 +287,7 @@ std::vector<double> Coordinates(const std::string& svg, const std::string& attri
 void ExpectInside(const std::string& name, const std::string& svg) {
   EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf\"")))) << name;
   const double height = Coordinates(svg, "height")[0];
-  EXPECT_LT(height, 2600) << name;
+  EXPECT_LT(height, 3000) << name;
   for (const char* attribute : {"x", "x1", "x2", "cx"}) {
     for (const double x : Coordinates(svg, attribute)) EXPECT_TRUE(x >= 0 && x <= 980) << name << " " << x;
   }
@@ -265,7 +302,8 @@ void ExpectInside(const std::string& name, const std::string& svg) {
 TEST(Pictures, NothingIsOutsideOfThePictureAndNoNumberIsMissing) {
   for (const auto& [name, curve] : PictureSamples()) {
     ExpectInside(name, SvgPlot(curve, {Quantity::kThroughput, Quantity::kSpeedup, Quantity::kEfficiency,
-                                       Quantity::kMemory, Quantity::kCommunication, Quantity::kAccuracy}));
+                                       Quantity::kMemory, Quantity::kCommunication, Quantity::kAccuracy,
+                                       Quantity::kGoodput}));
   }
   for (const auto& [name, plot] : LineSamples()) ExpectInside(name, SvgLines(plot));
 }

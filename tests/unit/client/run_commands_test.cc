@@ -183,6 +183,30 @@ TEST_F(RunCommands, ShowTellsOfAttempts) {
   EXPECT_THAT(Run({"run", "show", "seven"}), Exits(ExitCode::kUsage));
 }
 
+TEST_F(RunCommands, ShowHasTheThroughputOfARepeatedNoisyAttempt) {
+  RunMessage& run = server_.runs[0];
+  for (const double throughput : {812.4375, 850.0}) {
+    Attempt* attempt = run.add_attempts();
+    attempt->set_number(run.attempts_size());
+    attempt->set_state(Attempt::SUCCEEDED);
+    attempt->set_throughput(throughput);
+  }
+  EXPECT_THAT(Run({"run", "show", "11"}).out, Not(HasSubstr("Results of attempts")));
+  run.mutable_attempts(0)->set_state(Attempt::FAILED);
+  run.mutable_attempts(0)->set_cause(Attempt::NOISY);
+  run.mutable_attempts(0)->set_epoch_seconds(8.5);
+  EXPECT_THAT(Run({"run", "show", "11"}).out,
+              ContainsRegex("Results of attempts\n"
+                            " *attempt 1 .noisy, not counted.: +812.4 samples/s, 8.500 s an epoch\n"
+                            " *attempt 2 .counted.: +850.0 samples/s\n"));
+  run.mutable_attempts(1)->set_cause(Attempt::NOISY);
+  EXPECT_THAT(Run({"run", "show", "11"}).out, HasSubstr("attempt 2 (noisy, counted):"));
+  const auto json = nlohmann::json::parse(Run({"run", "show", "11", "-o", "json"}).out);
+  EXPECT_EQ(json["run"]["attempts"][0]["throughput"], 812.4375);
+  EXPECT_EQ(json["run"]["attempts"][0]["epoch_seconds"], 8.5);
+  EXPECT_FALSE(json["run"]["attempts"][1].contains("epoch_seconds"));
+}
+
 TEST_F(RunCommands, ShowNamesTheParametersThatAreNotAtTheirDefaults) {
   auto& spec = *server_.runs[1].mutable_spec();
   SetDefaults(&spec);

@@ -102,6 +102,25 @@ TEST_F(StudyCommands, AMistakeInTheNotificationsOfTheConfigurationIsLocated) {
   EXPECT_THAT(Run({"study", "list"}), Exits(ExitCode::kOk)) << "other commands do not use it";
 }
 
+TEST_F(StudyCommands, SubmitSendsTheTextOfTheFileUnlessItDoesNotGiveTheSpecification) {
+  Start();
+  const std::string text =
+      "# for the paper\nstudy: small  # twice\nfixed: {model: resnet20, dataset: synthetic}\n"
+      "matrix: {ranks: [1, 2]}\n";
+  const std::string file = WriteFile("commented.yaml", text);
+  EXPECT_THAT(Run({"study", "submit", file}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Run({"study", "submit", file, "--set", "repeats=2"}), Exits(ExitCode::kOk));
+  const std::string longest = text + std::string((256 << 10) - text.size(), '#');
+  EXPECT_THAT(Run({"study", "submit", WriteFile("longest.yaml", longest)}), Exits(ExitCode::kOk));
+  EXPECT_THAT(Run({"study", "submit", WriteFile("longer.yaml", longest + "#")}), Exits(ExitCode::kOk));
+  ASSERT_THAT(server_.created, SizeIs(4));
+  EXPECT_EQ(server_.created[0].study_file(), text);
+  EXPECT_EQ(server_.created[1].study_file(), "");
+  EXPECT_TRUE(server_.created[2].study_file() == longest);
+  EXPECT_EQ(server_.created[3].study_file().size(), 0u);
+  EXPECT_EQ(server_.created[3].spec().study(), "small");
+}
+
 TEST_F(StudyCommands, TheServerChoosesTheOwner) {
   Start();
   EXPECT_THAT(Run({"study", "submit", StudyFile()}), Exits(ExitCode::kOk));
@@ -188,6 +207,12 @@ TEST_F(StudyCommands, PlanShowsCellsAllocationsAndTotals) {
   const Outcome plan = Run({"study", "plan", StudyFile()});
   EXPECT_THAT(plan, Exits(ExitCode::kOk));
   ExpectGolden("plan.txt", plan.out);
+  EXPECT_THAT(plan.out, Not(HasSubstr("own sizes need")));
+  server_.plan.set_own_sizes(3);
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}).out,
+              ContainsRegex("own sizes need: +limits.concurrent_allocations: 3\n"));
+  server_.plan.set_node_hours_own(8.5);  // not cheaper
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}).out, Not(HasSubstr("own sizes need")));
   server_.plan.set_baseline_runs(6);
   server_.plan.add_unusable("backend nccl needs GPUs, and the local scheduler has none");
   EXPECT_THAT(Run({"study", "plan", StudyFile()}).out,

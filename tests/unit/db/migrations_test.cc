@@ -4,6 +4,7 @@
 
 #include "db/sqlite/sqlite.h"
 #include "db/sqlite_store.h"
+#include "db/study_files/study_files.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -81,7 +82,8 @@ uint64_t Hash(const std::string& text) {
 TEST(Migrations, AStepThatWasReleasedIsNeverChanged) {
   const std::vector<uint64_t> released = {0xa65a02eec2aff9d8, 0x25de8a262b602911, 0xa54b08bc214a66ff,
                                           0x90b9b460a7c01e1a, 0x75d7a65f8c936c30, 0x3f59f3514fff6298,
-                                          0xfc49aa3ece6477a3, 0x4bbfcc8953053c4d, 0x18e5f3243f86920c};
+                                          0xfc49aa3ece6477a3, 0x4bbfcc8953053c4d, 0x18e5f3243f86920c,
+                                          0x42c264a79fa0f045, 0x26ab145d008da284};
   ASSERT_EQ(Migrations().size(), released.size()) << "a new step: add its hash here";
   for (size_t step = 0; step < released.size(); ++step) {
     EXPECT_EQ(Hash(Migrations()[step]), released[step])
@@ -172,6 +174,44 @@ TEST_F(Migration, PointsOfSchemaEightAreRead) {
   EXPECT_THAT(all[0].step, ::testing::ElementsAre(10, 20, 30));
   EXPECT_THAT(all[1].value, ::testing::ElementsAre(-0.005, -0.004, 0.011));
   EXPECT_EQ(*Raw()->QueryText("SELECT group_concat(value) FROM points"), "2.0,2.5,3.5,-0.005,-0.004,0.011");
+}
+
+TEST_F(Migration, AttemptsOfSchemaNineHaveTheResultsOfTheirRuns) {
+  MakeVersion(9);
+  ASSERT_TRUE(
+      Raw()
+          ->Execute(
+              "INSERT INTO run (id, study_id, cell_id, repeat, position, state, cause, attempts, message, "
+              "started, finished) VALUES (5, 1, 3, 0, 0, 3, 0, 2, '', 0, 0); "
+              "INSERT INTO attempt (id, run_id, number, token, allocation_id, state, cause, message, "
+              "nodes, directory, parameter_hash, assigned, started, finished) VALUES "
+              "(7, 5, 1, 'a', 0, 5, 15, '', '', '', '', 0, 0, 0), "
+              "(8, 5, 2, 'b', 0, 4, 0, '', '', '', '', 0, 0, 0); "
+              "INSERT INTO run_summary (run_id, attempt_id, throughput, fingerprint, steps) VALUES "
+              "(5, 8, 812.5, '', 10)")
+          .ok());
+  {
+    const auto store = OpenStore();
+    ASSERT_TRUE(store.ok()) << store.status();
+    const std::vector<AttemptRow> attempts = (*store)->ListAttempts(5).value();
+    ASSERT_EQ(attempts.size(), 2u);
+    EXPECT_EQ(attempts[0].throughput, std::nullopt);
+    EXPECT_EQ(attempts[1].throughput, std::nullopt);
+  }
+  EXPECT_EQ(*Raw()->QueryText("SELECT group_concat(id || ' ' || ifnull(throughput, 'none')) FROM attempts"),
+            "7 none,8 812.5");
+}
+
+TEST_F(Migration, StudiesOfSchemaTenHaveNoStudyFile) {
+  MakeVersion(10);
+  const auto store = OpenStore();
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(GetStudyFile(**store, 1).value(), "");
+  WriteBatch batch;
+  batch.studies = {AStudy(9)};
+  batch.study_files = {{9, "study: new\n"}};
+  ASSERT_TRUE((*store)->Commit(batch).ok());
+  EXPECT_EQ(GetStudyFile(**store, 9).value(), "study: new\n");
 }
 
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {

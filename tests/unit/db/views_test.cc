@@ -31,6 +31,7 @@ class Views : public ::testing::Test {
     batch.runs[1].cause = Cause::kOutOfMemory;
     batch.attempts = {AnAttempt(1, 1), AnAttempt(2, 2)};
     batch.attempts[0].state = AttemptState::kSucceeded;
+    batch.attempts[1].throughput = 400.5;
     batch.allocations = {AnAllocation(1, 1)};
     batch.summaries = {ASummary(1, 1, 812.5)};
     batch.appends = {AnAppend(1, 0, 0, 100)};
@@ -66,7 +67,10 @@ TEST_F(Views, ShowNamesInPlaceOfNumbers) {
                  "ifnull(started, 'never') FROM "
                  "runs WHERE id = 2"),
             "FAILED OUT_OF_MEMORY none never");
-  EXPECT_EQ(Text("SELECT state || ' ' || study_id FROM attempts WHERE id = 1"), "SUCCEEDED 1");
+  EXPECT_EQ(Text("SELECT state || ' ' || study_id || ' ' || throughput FROM attempts WHERE id = 1"),
+            "SUCCEEDED 1 812.5");
+  EXPECT_EQ(Text("SELECT throughput || ' ' || ifnull(epoch_seconds, 'none') FROM attempts WHERE id = 2"),
+            "400.5 none");
   EXPECT_EQ(Text("SELECT state FROM allocations"), "INTENDED");
   EXPECT_EQ(Text("SELECT json_extract(metrics, '$.run/throughput') FROM runs WHERE id = 1"), "812.5");
 }

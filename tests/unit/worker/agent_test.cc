@@ -821,6 +821,35 @@ TEST_F(AgentNoiseTest, TheNextAttemptBeginsAfterTheCalibration) {
   EXPECT_TRUE(request.attempts(0).noise().has_after());
 }
 
+class AgentNoiseOnSecondNodeTest : public AgentNoiseTest {
+ protected:
+  // Follows an attempt, and stops it as the coordinator does when the first node has reported its end. Returns
+  // the measured noise of this node.
+  v1::NodeNoise Follow(bool finished) {
+    v1::SynchronizeResponse desired = StartOnSecondNode();
+    desired.mutable_attempts(0)->set_calibration_seconds(0.01);
+    desired.mutable_attempts(0)->set_calibration_interval(1e-9);
+    AnswerPoll(desired);
+    WaitForState(AttemptStatus::RUNNING);
+    AcceptReport();  // the query for the durable position
+    desired.set_generation(++generation_);
+    desired.mutable_attempts(0)->set_stop(true);
+    desired.mutable_attempts(0)->set_finished(finished);
+    AnswerPoll(desired);
+    return WaitForState(AttemptStatus::ENDED).noise();
+  }
+};
+
+TEST_F(AgentNoiseOnSecondNodeTest, TheNodeIsCalibratedWhenTheRanksHaveFinished) {
+  const v1::NodeNoise noise = Follow(true);
+  EXPECT_GT(noise.before().compute_rate(), 0);
+  EXPECT_GT(noise.after().compute_rate(), 0);
+}
+
+TEST_F(AgentNoiseOnSecondNodeTest, TheNodeIsNotCalibratedAfterAnAttemptThatWasStopped) {
+  EXPECT_FALSE(Follow(false).has_after());
+}
+
 TEST_F(AgentNoiseTest, AWorkerThatLeavesDoesNotCalibrate) {
   StartAgent();
   auto desired = Guarded({kToken}, 1e-9);

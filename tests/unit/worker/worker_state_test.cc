@@ -50,6 +50,13 @@ TEST(Decide, StopsOnceAndOnlyWhatLives) {
   EXPECT_EQ(Text(Decide({{"a", true}}, Desired({"a!"}), false)), "");
 }
 
+TEST(Decide, TellsWhetherAnAttemptIsStoppedBecauseItsRanksHaveFinished) {
+  auto desired = Desired({"a!"});
+  EXPECT_FALSE(Decide({{"a"}}, desired, false)[0].finished);
+  desired.mutable_attempts(0)->set_finished(true);
+  EXPECT_TRUE(Decide({{"a"}}, desired, false)[0].finished);
+}
+
 TEST(Decide, StopsWithTheGraceThatWasAskedForOrFiveSeconds) {
   auto desired = Desired({"a!"});
   EXPECT_EQ(Decide({{"a"}}, desired, false)[0].grace, absl::Seconds(5));

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PAGE = 10_000
+_LONGEST_STUDY_FILE = 256 << 10  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +125,15 @@ class Client:
     def submit(self, study: study_spec.StudyLike | str | os.PathLike[str], *, request_id: str | None = None) -> Study:
         """Queues a study, which is a dict or the path of a study file, with the keys of docs/users/write-a-study.md. Returns when
         the study is durable. With a `request_id`, a repeated call returns the study of the first call."""
-        request = study_pb2.CreateStudyRequest(spec=_spec_of(study), request_id=request_id or str(uuid.uuid4()))
+        spec, text = _read(study)
+        if len(text.encode("utf-8")) > _LONGEST_STUDY_FILE:
+            text = ""  # the server does not store longer ones
+        request = study_pb2.CreateStudyRequest(spec=spec, request_id=request_id or str(uuid.uuid4()), study_file=text)
         return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
 
     def validate(self, study: study_spec.StudyLike | str | os.PathLike[str]) -> Study:
         """Makes all checks of `submit`, but does not store the study. The result has no name."""
-        request = study_pb2.CreateStudyRequest(spec=_spec_of(study), validate_only=True)
+        request = study_pb2.CreateStudyRequest(spec=_read(study)[0], validate_only=True)
         return _study(self._connection.call(self._connection.studies.CreateStudy, request).study)
 
     def study(self, study: StudyName = "last") -> Study:
@@ -272,11 +276,13 @@ def run_name(run: str | int) -> str:
     return text if "/" in text else "runs/" + text
 
 
-def _spec_of(study: study_spec.StudyLike | str | os.PathLike[str]) -> study_pb2.StudySpec:
+def _read(study: study_spec.StudyLike | str | os.PathLike[str]) -> tuple[study_pb2.StudySpec, str]:
+    """Returns the specification, and the text of the study file; an empty text if `study` is a dict."""
     if isinstance(study, (str, os.PathLike)):
         path = os.fspath(study)
-        return study_spec.to_spec(study_spec.read_file(path), os.path.dirname(os.path.abspath(path)))
-    return study_spec.to_spec(study, os.getcwd())
+        text = study_spec.read_text(path)
+        return study_spec.to_spec(study_spec.parse(text, path), os.path.dirname(os.path.abspath(path))), text
+    return study_spec.to_spec(study, os.getcwd()), ""
 
 
 def _study(message: Any) -> Study:

@@ -4,6 +4,7 @@ All keys and spellings of `docs/users/write-a-study.md` are accepted. The server
 """
 from __future__ import annotations
 
+import io
 import os
 import re
 from typing import Any, Mapping
@@ -25,15 +26,28 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 def read_file(path: str) -> dict[str, Any]:
     """Returns a study file as a dict."""
-    import yaml
+    return parse(read_text(path), path)
 
+
+def read_text(path: str) -> str:
+    """Returns the text of a study file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            study = yaml.load(file, Loader=_loader())
-    except yaml.YAMLError as error:
-        raise invalid(f"{path}: this is not valid YAML: {error}") from None
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
     except OSError as error:
         raise invalid(f"{path}: the file cannot be read: {error.strerror}") from None
+
+
+def parse(text: str, path: str) -> dict[str, Any]:
+    """Returns the text of a study file as a dict. Errors name the file `path`."""
+    import yaml
+
+    stream = io.StringIO(text)
+    stream.name = path  # for the messages of yaml
+    try:
+        study = yaml.load(stream, Loader=_loader())
+    except yaml.YAMLError as error:
+        raise invalid(f"{path}: this is not valid YAML: {error}") from None
     if not isinstance(study, dict):
         raise invalid(f"{path}: a study file is a mapping that starts with study: NAME")
     return study

@@ -101,10 +101,12 @@ TEST(LifecycleNoise, ANoisyAttemptIsRepeatedUntilOneIsQuiet) {
   w.Finish(0.8);
   EXPECT_EQ(w.attempt().state, db::AttemptState::kFailed);
   EXPECT_EQ(w.attempt().cause, db::Cause::kNoisy);
+  EXPECT_EQ(w.attempt().throughput, 100) << "its results are stored, although they do not count";
   EXPECT_THAT(w.fx.batch.summaries, IsEmpty());
   ASSERT_EQ(w.desired.attempts_size(), 1) << "the next attempt";
   w.Finish(0.01);
   EXPECT_EQ(w.attempt().state, db::AttemptState::kSucceeded);
+  EXPECT_EQ(w.attempt().throughput, std::nullopt) << "the summary of the run has it";
   EXPECT_EQ(w.attempt().number, 2);
   EXPECT_EQ(w.fx.batch.runs.back().cause, db::Cause::kNone);
   EXPECT_THAT(w.fx.batch.summaries, SizeIs(1));
@@ -133,6 +135,66 @@ TEST(LifecycleNoise, NoNodeIsAvoidedBecauseOfNoise) {
   Guarded w(RerunNoisy(5));
   for (int i = 0; i < 5; ++i) w.Finish(0.8);
   EXPECT_THAT(w.state.bad_nodes.Avoided(w.now), IsEmpty());
+}
+
+// An attempt on three nodes.
+struct ThreeNodes : World {
+  ThreeNodes() {
+    v1::StudySpec spec = Spec({3});
+    spec.mutable_scaling()->set_global_batch(66);
+    spec.mutable_resources()->set_ranks_per_node(1);
+    spec.mutable_noise_guard()->set_calibrate(true);
+    id = Submit(spec);
+    job = AskedFor();
+    Job(job, JobStatus::State::kRunning);
+    for (int node = 0; node < 3; ++node) On(node);
+    token = On(0).attempts(0).token();
+    for (int node = 0; node < 3; ++node) On(node, {Running(token)});
+  }
+  v1::SynchronizeResponse On(int node, std::vector<Status> attempts = {}) {
+    return Sync(job, std::move(attempts), absl::StrCat("life-", node), false, node);
+  }
+  Status EndedOn(int node, double other_load) const {
+    Status ended = Ended(token);
+    ended.mutable_noise()->set_node(absl::StrCat("node-", node));
+    ended.mutable_noise()->set_other_load(other_load);
+    return ended;
+  }
+
+  int64_t id;
+  std::string job, token;
+};
+
+TEST(LifecycleNoise, TheMostDisturbedNodeIsNamed) {
+  ThreeNodes w;
+  for (int rank = 0; rank < 3; ++rank) w.Report(w.token, rank, 0, 10, true);
+  w.On(0, {w.EndedOn(0, 0.01)});
+  w.On(1, {w.EndedOn(1, 0.6)});
+  w.fx = Effects();
+  w.On(2, {w.EndedOn(2, 0.9)});
+  ASSERT_THAT(w.fx.batch.attempts, SizeIs(1));
+  const db::AttemptRow& attempt = w.fx.batch.attempts[0];
+  EXPECT_EQ(attempt.cause, db::Cause::kNoisy);
+  EXPECT_EQ(attempt.message,
+            "node-2: during the attempt, other processes used 90% of the CPUs' time (up to 25% is normal); "
+            "1 other node was disturbed, too");
+  const auto noise = NoiseOfProvenance(w.fx.batch.provenance.at(0).json);
+  ASSERT_THAT(noise, SizeIs(3));
+  EXPECT_THAT(noise[1].reasons(), SizeIs(1)) << "all reasons are stored";
+  EXPECT_GT(noise[2].severity(), noise[1].severity());
+}
+
+TEST(LifecycleNoise, TheOtherNodesLearnThatTheRanksHaveFinished) {
+  ThreeNodes w;
+  EXPECT_FALSE(w.On(1, {World::Running(w.token)}).attempts(0).finished());
+  w.On(0, {w.EndedOn(0, 0.01)});
+  const v1::SynchronizeResponse desired = w.On(1, {World::Running(w.token)});
+  EXPECT_TRUE(desired.attempts(0).stop());
+  EXPECT_TRUE(desired.attempts(0).finished());
+  ThreeNodes failed;
+  failed.On(0, {World::Ended(failed.token, 1)});
+  EXPECT_TRUE(failed.On(1, {World::Running(failed.token)}).attempts(0).stop());
+  EXPECT_FALSE(failed.On(1, {World::Running(failed.token)}).attempts(0).finished());
 }
 
 TEST(LifecycleNoise, AFailedAttemptKeepsItsCause) {

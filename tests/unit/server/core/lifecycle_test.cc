@@ -536,6 +536,20 @@ TEST(RequestIds, OfTwoOwnersNeverCollide) {
   EXPECT_NE(submit("a\nb", "c"), submit("a", "b\nc"));
 }
 
+TEST(Lifecycle, TheTextOfAStudyFileIsCommittedWithItsStudy) {
+  World w;
+  const v1::StudySpec spec = World::Spec({1});
+  NewStudy study = MakeNewStudy(spec, *ExpandStudy(spec), "ann", "");
+  study.study_file = "study: test  # mine\n";
+  const absl::StatusOr<int64_t> id = w.lifecycle.Submit(std::move(study), w.now, w.fx);
+  ASSERT_TRUE(id.ok()) << id.status();
+  ASSERT_EQ(w.fx.batch.study_files.size(), 1u);
+  EXPECT_EQ(w.fx.batch.study_files[0].study_id, *id);
+  EXPECT_EQ(w.fx.batch.study_files[0].text, "study: test  # mine\n");
+  EXPECT_TRUE(w.lifecycle.Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""), w.now, w.fx).ok());
+  EXPECT_EQ(w.fx.batch.study_files.size(), 1u) << "a study without a text has no row";
+}
+
 TEST(Lifecycle, ARequestIdOfADeletedStudyMakesANewStudy) {
   World w;
   const int64_t first = w.Submit(World::Spec({1}), "request");

@@ -200,6 +200,8 @@ TEST(CheckStudy, PlansTheAllocationsOfAGroupAndTheirNodeHours) {
   // as many samples: 2 x (20 + 2) + 1 x (40 + 2) minutes.
   EXPECT_DOUBLE_EQ(plan(0).node_hours_largest(), 2 * 62 / 60.0);
   EXPECT_DOUBLE_EQ(plan(0).node_hours_own(), 86 / 60.0);
+  EXPECT_EQ(plan(0).own_sizes(), 2);
+  EXPECT_EQ(plan(2).own_sizes(), 2);
   EXPECT_DOUBLE_EQ(plan(2).gpu_hours(), 4 + 2);
 }
 

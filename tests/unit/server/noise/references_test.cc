@@ -59,40 +59,42 @@ TEST(LoadFloor, IsHalfACpuWithinTwoAndTwentyFivePercent) {
 }
 
 TEST(NoiseReferences, AUsualCalibrationIsNotNoisy) {
-  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 97)), 4), IsEmpty());
+  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 97)), 4).reasons, IsEmpty());
 }
 
 TEST(NoiseReferences, ASlowCoreIsNoisy) {
-  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 80)), 4),
+  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 80)), 4).reasons,
               ElementsAre(HasSubstr("before the attempt, one core was 20% slower than usual")));
 }
 
 TEST(NoiseReferences, AFastCoreIsNotNoisy) {
-  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 130)), 4), IsEmpty());
+  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 130)), 4).reasons, IsEmpty());
 }
 
 TEST(NoiseReferences, SlowMemoryAfterTheAttemptIsNoisy) {
   v1::NodeNoise noise;
   noise.set_node("n0");
   *noise.mutable_after() = Calibration(20, 100, 0.7e10);
-  EXPECT_THAT(Quiet().Judge(noise, 4), ElementsAre(HasSubstr("after the attempt, memory was 30% slower")));
+  EXPECT_THAT(Quiet().Judge(noise, 4).reasons,
+              ElementsAre(HasSubstr("after the attempt, memory was 30% slower")));
 }
 
 TEST(NoiseReferences, RatesOfANodeWithoutAReferenceAreNotJudged) {
-  EXPECT_THAT(NoiseReferences().Judge(Before(Calibration(20, 1)), 4), IsEmpty());
-  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 1), "another"), 4), IsEmpty());
+  EXPECT_THAT(NoiseReferences().Judge(Before(Calibration(20, 1)), 4).reasons, IsEmpty());
+  EXPECT_THAT(Quiet().Judge(Before(Calibration(20, 1), "another"), 4).reasons, IsEmpty());
 }
 
 TEST(NoiseReferences, OtherProcessesAreNoisyWithoutAReference) {
-  EXPECT_THAT(NoiseReferences().Judge(Before(Calibration(20, 100, 1e10, 0.5)), 2),
+  EXPECT_THAT(NoiseReferences().Judge(Before(Calibration(20, 100, 1e10, 0.5)), 2).reasons,
               ElementsAre(HasSubstr("other processes used the CPUs 50% of the time (up to 25% is normal)")));
 }
 
 TEST(NoiseReferences, ANodeThatIsAlwaysBusyIsJudgedByItsOwnBand) {
   NoiseReferences references;
   for (int i = 0; i < 10; ++i) references.Add(Before(Calibration(i, 100, 1e10, 0.4 + 0.01 * (i % 2))));
-  EXPECT_THAT(references.Judge(Before(Calibration(20, 100, 1e10, 0.42)), 4), IsEmpty());
-  EXPECT_THAT(references.Judge(Before(Calibration(20, 100, 1e10, 0.9)), 4), ElementsAre(HasSubstr("90%")));
+  EXPECT_THAT(references.Judge(Before(Calibration(20, 100, 1e10, 0.42)), 4).reasons, IsEmpty());
+  EXPECT_THAT(references.Judge(Before(Calibration(20, 100, 1e10, 0.9)), 4).reasons,
+              ElementsAre(HasSubstr("90%")));
 }
 
 TEST(NoiseReferences, LoadStealAndHeatDuringTheAttemptAreNoisy) {
@@ -101,7 +103,7 @@ TEST(NoiseReferences, LoadStealAndHeatDuringTheAttemptAreNoisy) {
   noise.set_other_load(0.3);
   noise.set_steal(0.1);
   noise.set_throttle_events(7);
-  EXPECT_THAT(NoiseReferences().Judge(noise, 8),
+  EXPECT_THAT(NoiseReferences().Judge(noise, 8).reasons,
               ElementsAre(HasSubstr("other processes used 30%"), HasSubstr("the hypervisor took 10%"),
                           HasSubstr("because of heat 7 times")));
 }
@@ -113,25 +115,36 @@ TEST(NoiseReferences, ASlowAllReduceOnTheNodeIsNoisy) {
     calibration.set_all_reduce_rate(rate);
     return Before(calibration);
   };
-  EXPECT_THAT(references.Judge(with(20, 1), 4), IsEmpty()) << "nothing to compare with";
+  EXPECT_THAT(references.Judge(with(20, 1), 4).reasons, IsEmpty()) << "nothing to compare with";
   for (int i = 0; i < 8; ++i) references.Add(with(20 + i, 2e9 + 1e7 * (i % 3)));
-  EXPECT_THAT(references.Judge(with(40, 1.7e9), 4), IsEmpty());
+  EXPECT_THAT(references.Judge(with(40, 1.7e9), 4).reasons, IsEmpty());
   EXPECT_THAT(
-      references.Judge(with(40, 1e9), 4),
+      references.Judge(with(40, 1e9), 4).reasons,
       ElementsAre("before the attempt, an all-reduce on the node was 50% slower than usual (up to 20% is "
                   "normal)"));
+}
+
+TEST(NoiseReferences, TheSeverityIsTheLargestDeviation) {
+  // The median is 100 and MAD is 1, so a deviation of 7.413 is normal.
+  EXPECT_NEAR(Quiet().Judge(Before(Calibration(20, 80)), 4).severity, 20 / (5 * 1.4826), 1e-9);
+  v1::NodeNoise noise = Before(Calibration(20, 80));
+  noise.set_other_load(0.9);
+  EXPECT_NEAR(Quiet().Judge(noise, 2).severity, 0.9 / 0.25, 1e-9);
+  EXPECT_EQ(Quiet().Judge(Before(Calibration(20, 97)), 4).severity, 0);
 }
 
 TEST(NoiseReferences, ACalibrationThatSeveralAttemptsShareCountsOnce) {
   NoiseReferences references;
   for (int i = 0; i < 10; ++i) references.Add(Before(Calibration(1, 100)));
-  EXPECT_THAT(references.Judge(Before(Calibration(20, 50)), 4), IsEmpty()) << "one value makes no band";
+  EXPECT_THAT(references.Judge(Before(Calibration(20, 50)), 4).reasons, IsEmpty())
+      << "one value makes no band";
 }
 
 TEST(NoiseReferences, ACalibrationIsComparedWithEarlierOnesOnly) {
   NoiseReferences references = Quiet();
   for (int i = 30; i < 60; ++i) references.Add(Before(Calibration(i, 50)));
-  EXPECT_THAT(references.Judge(Before(Calibration(70, 50)), 4), IsEmpty()) << "the node has become slower";
+  EXPECT_THAT(references.Judge(Before(Calibration(70, 50)), 4).reasons, IsEmpty())
+      << "the node has become slower";
 }
 
 }  // namespace

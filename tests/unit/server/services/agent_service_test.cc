@@ -184,7 +184,7 @@ TEST_F(AgentServiceTest, TheNumberOfReadsThatHangIsLimited) {
     absl::MutexLock lock(&mutex);
     const auto one = [&] { return ended == 1; };
     EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&one), absl::Seconds(30)));
-    EXPECT_EQ(refused, "the filesystem has not answered 4 earlier reads; check it on the login node");
+    EXPECT_EQ(refused, "the filesystem has not answered 4 earlier requests; check it on the login node");
   }
   hanging->reset();
   for (std::thread& read : reads) read.join();

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "scalelab/v1/analysis.grpc.pb.h"
 #include "scalelab/v1/prediction.grpc.pb.h"
+#include "scalelab/v1/result.grpc.pb.h"
 #include "server/identity/secrets.h"
 #include "tests/contract/store_fixture.h"
 #include "tests/unit/server/services/rpc_fixture.h"
@@ -11,7 +12,9 @@
 namespace scalelab::server {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
@@ -199,6 +202,59 @@ TEST_F(AnalysisServiceTest, StudiesThatTheCallerMayNotSeeDoNotExist) {
   v1::ListPredictionsResponse listed;
   EXPECT_TRUE(ListAll(list, &listed, "alice").ok());
   Refused(ListAll(list, &listed, "bob"), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(AnalysisServiceTest, TheNotesOnTheMeasurementsAreThoseOfTheCurve) {
+  const std::string study = Measured(), other = Measured();
+  std::vector<db::RunRow> runs = store_->ListRuns({1, {}, -1, 10}).value();
+  const auto retried = std::ranges::find(runs, db::RunState::kSucceeded, &db::RunRow::state);
+  ASSERT_NE(retried, runs.end());
+  retried->attempts = 2;
+  db::WriteBatch batch;
+  batch.runs.push_back(*retried);
+  ASSERT_TRUE(store_->Commit(batch).ok());
+
+  v1::GetCurveRequest of_curve;
+  of_curve.set_study(study);
+  v1::GetCurveResponse curve;
+  ASSERT_TRUE(v1::ResultService::NewStub(Tcp())->GetCurve(Context("alice").get(), of_curve, &curve).ok());
+  ASSERT_EQ(curve.series_size(), 1);
+  const v1::CurveSeries& series = curve.series(0);
+  const auto expect_notes = [&](const v1::MeasuredSeries& measured) {
+    EXPECT_EQ(measured.study(), study);
+    EXPECT_EQ(measured.display_name(), "test");
+    EXPECT_EQ(measured.fingerprint(), series.fingerprint());
+    EXPECT_THAT(measured.notes(), ElementsAreArray(series.notes()));
+    EXPECT_THAT(measured.notes(), Contains(HasSubstr("in the order of the study file")));
+    ASSERT_EQ(measured.points_size(), series.points_size()) << "also the world size without results";
+    std::vector<std::string> notes;
+    for (int i = 0; i < measured.points_size(); ++i) {
+      EXPECT_EQ(measured.points(i).ranks(), series.points(i).ranks());
+      EXPECT_EQ(measured.points(i).n(), series.points(i).n());
+      EXPECT_EQ(measured.points(i).asked(), 2);
+      EXPECT_THAT(measured.points(i).notes(), ElementsAreArray(series.points(i).notes()));
+      notes.insert(notes.end(), measured.points(i).notes().begin(), measured.points(i).notes().end());
+    }
+    EXPECT_THAT(notes, Contains("1 run succeeded only after a failed attempt"));
+  };
+
+  v1::AdviseRanksRequest advise;
+  advise.set_study(study);
+  v1::AdviseRanksResponse advice;
+  ASSERT_TRUE(Advise(advise, &advice).ok());
+  ASSERT_EQ(advice.measured_size(), 1);
+  expect_notes(advice.measured(0));
+  for (const char* axis : {"engine", "study"}) {
+    v1::CompareCellsRequest compare;
+    compare.set_axis(axis);
+    compare.add_studies(study);
+    compare.add_studies(other);
+    v1::CompareCellsResponse compared;
+    ASSERT_TRUE(Compare(compare, &compared).ok());
+    ASSERT_EQ(compared.measured_size(), 2) << axis;
+    expect_notes(compared.measured(0));
+    EXPECT_EQ(compared.measured(1).study(), other);
+  }
 }
 
 TEST_F(AnalysisServiceTest, StudiesWithOneNameAreNamedApart) {

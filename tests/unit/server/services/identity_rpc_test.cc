@@ -156,6 +156,7 @@ TEST(MethodsAbout, AStudyOrRunAreAllInTheTable) {
     }
   }
   found.erase("RevokeToken");  // its field `name` is the name of a token
+  found.erase("CreateStudy");  // its field `study_file` is a text
   EXPECT_EQ(table, found);
 }
 
@@ -241,6 +242,52 @@ TEST_F(IdentityRpcTest, APrivateStudyDoesNotExistForOthers) {
   EXPECT_THAT(AuditEntries(true), testing::Contains("alice GetStudy studies/1 PERMISSION_DENIED x1"));
 }
 
+TEST_F(IdentityRpcTest, TheTextOfAStudyFileIsReturnedToThoseWhoMaySeeTheStudy) {
+  v1::CreateStudyRequest request = Study(true);
+  request.set_study_file("# for the paper\r\nstudy: test\t# Zürich\n");
+  ASSERT_TRUE(Create("bob-submit", request).ok());
+  v1::GetStudyRequest get;
+  get.set_name("studies/1");
+  v1::GetStudyResponse found;
+  const auto studies = v1::StudyService::NewStub(Tcp());
+  ASSERT_TRUE(studies->GetStudy(Context("bob-read").get(), get, &found).ok());
+  EXPECT_FALSE(found.has_study_file()) << "nobody has asked for it";
+  get.set_with_study_file(true);
+  for (const char* token : {"bob-read", "ada-admin"}) {
+    ASSERT_TRUE(studies->GetStudy(Context(token).get(), get, &found).ok());
+    EXPECT_EQ(found.study_file(), request.study_file());
+  }
+  found.Clear();
+  EXPECT_EQ(studies->GetStudy(Context("alice-read").get(), get, &found).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_FALSE(found.has_study_file());
+}
+
+TEST_F(IdentityRpcTest, ATextThatIsTooLongOrHasControlCharactersIsNotStored) {
+  v1::GetStudyRequest get;
+  get.set_name("studies/last");
+  get.set_with_study_file(true);
+  const auto studies = v1::StudyService::NewStub(Tcp());
+  const std::string longest(256 << 10, '#');
+  for (const std::string& text :
+       {std::string(), longest + "#", std::string("study: \x1b[2J"), std::string("study: \x7f"),
+        std::string("study: \xc2\x9b"
+                    "2J")}) {
+    v1::CreateStudyRequest request = Study(false);
+    request.set_study_file(text);
+    ASSERT_TRUE(Create("bob-submit", request).ok());
+    v1::GetStudyResponse found;
+    ASSERT_TRUE(studies->GetStudy(Context("bob-read").get(), get, &found).ok());
+    EXPECT_FALSE(found.has_study_file()) << text.size() << " bytes";
+  }
+  v1::CreateStudyRequest request = Study(false);
+  request.set_study_file(longest);
+  ASSERT_TRUE(Create("bob-submit", request).ok());
+  v1::GetStudyResponse found;
+  ASSERT_TRUE(studies->GetStudy(Context("bob-read").get(), get, &found).ok());
+  EXPECT_TRUE(found.study_file() == longest);
+}
+
 TEST_F(IdentityRpcTest, NewRolesApplyToTheNextCall) {
   ASSERT_TRUE(Create("bob-submit", Study(false)).ok());
   EXPECT_EQ(Create("vera-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
@@ -304,6 +351,14 @@ TEST_F(IdentityRpcTest, TheOwnerIsTheCaller) {
   EXPECT_EQ(Create("alice-submit", as_bob).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   ASSERT_TRUE(Create("ada-admin", as_bob, &study).ok());
   EXPECT_EQ(study.owner(), "bob");
+  v1::ListAuditEntriesRequest of_ada;
+  of_ada.set_user("ada");
+  v1::ListAuditEntriesResponse audited;
+  ASSERT_TRUE(
+      v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), of_ada, &audited).ok());
+  ASSERT_GE(audited.entries_size(), 1);
+  EXPECT_EQ(audited.entries(0).target(), study.name());
+  EXPECT_EQ(audited.entries(0).detail(), "for bob");
   EXPECT_EQ(Create("vera-submit", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(Create("alice-read", Study(false)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   v1::CreateStudyRequest urgent = Study(false);

@@ -417,6 +417,19 @@ TEST_F(RpcLimitsTest, ACurveThatNobodyWaitsForIsNotComputed) {
   }
 }
 
+TEST_F(RpcLimitsTest, TheReferenceOfACurveMustExist) {
+  StorePoints(1, 10);
+  const auto get = [this](const std::string& reference) {
+    v1::GetCurveRequest request;
+    request.set_study("studies/1");
+    request.set_reference(reference);
+    v1::GetCurveResponse curve;
+    return v1::ResultService::NewStub(Unix())->GetCurve(Context().get(), request, &curve).error_code();
+  };
+  EXPECT_EQ(get("studies/99"), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(get("studies/1"), grpc::StatusCode::OK);
+}
+
 TEST_F(RpcLimitsTest, OwnersAndRequestIdsAreShortAndHaveSafeCharacters) {
   v1::CreateStudyResponse created;
   EXPECT_TRUE(Create(Creation("ann.lee@lab-2", std::string(100, 'x')), &created).ok());

@@ -244,6 +244,38 @@ TEST_F(RpcServerTest, AnAttemptShowsItsFirstMalformedLine) {
   EXPECT_EQ(got.run().attempts(0).first_malformed_line(), "rank 1, line 10: is not JSON");
 }
 
+TEST_F(RpcServerTest, ARunShowsTheResultsOfAllItsAttempts) {
+  Submit();
+  db::WriteBatch batch;
+  for (const int number : {1, 2}) {
+    db::AttemptRow& attempt = batch.attempts.emplace_back();
+    attempt.id = 6 + number;
+    attempt.run_id = 1;
+    attempt.number = number;
+    attempt.token = absl::StrCat("t", number);
+  }
+  batch.attempts[0].state = db::AttemptState::kFailed;
+  batch.attempts[0].cause = db::Cause::kNoisy;
+  batch.attempts[0].throughput = 700.5;
+  batch.attempts[1].state = db::AttemptState::kSucceeded;
+  db::RunSummary summary;
+  summary.run_id = 1;
+  summary.attempt_id = 8;
+  summary.throughput = 812.25;
+  summary.epoch_seconds = 8.5;
+  batch.summaries.push_back(summary);
+  ASSERT_TRUE(store_->Commit(batch).ok());
+  v1::GetRunRequest get;
+  get.set_name("runs/1");
+  v1::GetRunResponse got;
+  ASSERT_TRUE(v1::RunService::NewStub(Unix())->GetRun(Context().get(), get, &got).ok());
+  ASSERT_EQ(got.run().attempts_size(), 2);
+  EXPECT_EQ(got.run().attempts(0).throughput(), 700.5);
+  EXPECT_FALSE(got.run().attempts(0).has_epoch_seconds());
+  EXPECT_EQ(got.run().attempts(1).throughput(), 812.25);
+  EXPECT_EQ(got.run().attempts(1).epoch_seconds(), 8.5);
+}
+
 TEST_F(RpcServerTest, ARunShowsItsFingerprintAndItsNodes) {
   Submit();
   db::WriteBatch batch;
