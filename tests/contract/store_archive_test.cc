@@ -139,8 +139,8 @@ TEST_P(StoreArchive, AnArchiveForOthersHasNoNotificationsAndOtherTokens) {
   EXPECT_EQ(count(some, "attempt"), count(all, "attempt"));
   EXPECT_EQ(count(some, "point_chunk"), count(all, "point_chunk"));
   EXPECT_THAT(some[0], AllOf(HasSubstr(R"({"study":"s","seed":"1"})"), Not(HasSubstr("secret"))));
-  for (const AttemptRow& attempt : store_->ListAttempts(301).value())
-    EXPECT_THAT(some, Each(Not(HasSubstr(attempt.token))));
+  const std::vector<AttemptRow> attempts = store_->ListAttempts(301).value();
+  for (const AttemptRow& attempt : attempts) EXPECT_THAT(some, Each(Not(HasSubstr(attempt.token))));
   Delete(3);
   EXPECT_EQ(RestoreAll(*store_, published.fd(), 1000).value(), 1000);
 }
