@@ -67,7 +67,9 @@ absl::StatusOr<std::string> Remove(const User& user, const v1::ServeResponse::Re
     return answer.SerializeAsString();
   }
   if (remove.kind() != Files::LOGS && remove.kind() != Files::EVERYTHING)
-    return absl::UnimplementedError("this version of the agent does not know which files to remove");
+    return absl::UnimplementedError(
+        "this version of the agent does not know which files to remove; install the version of the "
+        "coordinator and restart the agent");
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kRemoveFor);
   const absl::StatusOr<UserFilesRemoved> removed =
       RemoveUserFiles(user.directory, remove.directory(),

@@ -149,8 +149,8 @@ void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionW
       if (options.log) options.log(Describe(request));
     }
     if (request.has_remove_files()) {
-      // After a suspension, the run may have been retried and need its checkpoints. `watch` exists as long as
-      // the stream.
+      // Do not remove files after a suspension: the run may have been retried, and then needs its checkpoints.
+      // `watch` exists as long as the stream.
       absl::MutexLock lock(&connection->writing);
       if (connection->stream == nullptr || watch.suspended()) return;
     }

@@ -64,7 +64,7 @@ absl::StatusOr<AttemptFiles> OpenOwn(const std::string& directory) {
   return AttemptFiles::Open(directory);
 }
 
-// Parses an id. Names such as "007" are none.
+// Parses an id. Returns false for other names, such as "007".
 bool ReadId(const std::string& text, int64_t* id) {
   return absl::SimpleAtoi(text, id) && *id > 0 && absl::StrCat(*id) == text;
 }

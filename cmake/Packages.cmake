@@ -37,7 +37,7 @@ install(FILES ${completions}/scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-
 install(FILES ${completions}/scalelab.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT client)
 install(FILES ${completions}/_scalelab DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT client)
 
-# The Python client, from which `pip install` makes the package of a virtual environment. The target runs each time, because only
+# The wheel of the Python client, which users install with pip into a virtual environment. The target runs each time, because only
 # setuptools knows which files the wheel contains.
 set(wheel ${CMAKE_BINARY_DIR}/packages/python/scalelab-${PROJECT_VERSION}-py3-none-any.whl)
 add_custom_target(scalelab-wheel

@@ -26,7 +26,7 @@ namespace scalelab::db {
 //   UNAVAILABLE          another process has locked `path`
 //   DATA_LOSS            `path` is damaged
 //
-// `file_system` has both files; null: the machine's.
+// `file_system` contains both files; null: the file system of the machine.
 absl::Status BackupDatabase(const std::string& path, const std::string& file,
                             FileSystem* file_system = nullptr);
 

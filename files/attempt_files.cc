@@ -108,12 +108,14 @@ class Sweeper {
 
  private:
   absl::Status RemoveEntry(int directory, const std::string& name, const std::string& path, int depth) {
+    // Check the name first, so that a removal that is continued does not examine all other files again.
+    if (what_ == FilesOf::kLogs && !IsLog(name)) return absl::OkStatus();
     if (over_()) return absl::CancelledError("interrupted");
     struct stat found {};
     if (fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
       return errno == ENOENT ? absl::OkStatus() : Failed("look at", path, errno);
     const bool is_directory = S_ISDIR(found.st_mode);
-    if (what_ == FilesOf::kLogs && (is_directory || !IsLog(name))) return absl::OkStatus();
+    if (what_ == FilesOf::kLogs && is_directory) return absl::OkStatus();
     if (is_directory) {
       if (absl::Status status = CheckDevice(found, device_, path); !status.ok()) return status;
       const Descriptor below(openat(directory, name.c_str(), kOpenDirectory));

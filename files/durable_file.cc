@@ -51,8 +51,10 @@ class System : public FileSystem {
     int error = 0;
     while (!content.empty() && error == 0) {
       const ssize_t written = write(fd, content.data(), content.size());
-      if (written >= 0) {
+      if (written > 0) {
         content.remove_prefix(static_cast<size_t>(written));
+      } else if (written == 0) {
+        error = EIO;
       } else if (errno != EINTR) {
         error = errno;
       }

@@ -249,7 +249,8 @@ void Define(CLI::App& app, CommandLine& line) {
                         "Also run a job of the scheduler that checks paths, programs and network of a node");
   line.doctor
       ->add_option("--as", line.job_user,
-                   "With jobs_run_as: user: submit the job of --job under the account USER; needs root")
+                   "Check the submission, and submit the job of --job, under the account USER; needs root "
+                   "and jobs_run_as: user")
       ->option_text("USER");
 }
 

@@ -73,7 +73,7 @@ class Attempt {
   void Begin(const std::optional<v1::Calibration>& before = std::nullopt);
   // Sends SIGTERM now and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
-  // Must be called before a Stop of an attempt whose ranks have ended without an error on the first node. Has
+  // Records that the ranks have ended without an error on the first node. Must be called before Stop. Has
   // no effect before Begin.
   void RanksFinished() { ranks_finished_ = begun_; }
   bool ranks_finished() const { return ranks_finished_; }
@@ -159,7 +159,7 @@ class Attempt {
   AttemptMeter meter_;
   std::shared_ptr<const PowerHistory> power_;  // null: nothing is recorded
   v1::NodeNoise noise_;
-  bool ran_ = false;  // TakeProcessesGone returns true next, unless processes may be alive
+  bool ran_ = false;  // the next TakeProcessesGone returns true, unless processes may be alive
   bool ranks_finished_ = false;
   bool awaits_calibration_ = false;
 };

@@ -329,7 +329,7 @@ void AddSql(ArchiveTable& table) {
   // Notifications name mail addresses and secret links.
   if (std::string_view(table.name) != "notice")
     table.published = absl::StrCat("SELECT ", published, " FROM ", table.from);
-  // A study file with this word may name them too, even in a comment. An escape in a quoted key can hide the
+  // A study file with the word "notify" may name them too, even in a comment. An escape in a quoted key can hide the
   // word. A specification may have the section without the file, from the configuration of the owner.
   if (std::string_view(table.name) == "study_file") {
     absl::StrAppend(&table.published,

@@ -20,7 +20,11 @@ bool IsClusterUser(const DirectoryFacts& data, uid_t user) {
 absl::Status BecomeUser(const std::string& user) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(16 << 10);
-  (void)getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  const int error = getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr && error != 0 && error != ENOENT && error != ESRCH) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot look up the account ", user, ": ", std::strerror(error)));
+  }
   if (found == nullptr) return absl::NotFoundError(absl::StrCat("this machine has no account ", user));
   if (found->pw_uid == 0)
     return absl::InvalidArgumentError("root is no user of the cluster; name another account");

@@ -133,8 +133,9 @@ Findings Examine(const Subject& subject, const Run& run) {
   if (!subject.munge_socket.empty()) findings.push_back(CheckMunge(run, subject.munge_socket));
   if (!subject.job_user.empty()) {
     if (const absl::Status changed = BecomeUser(subject.job_user); !changed.ok()) {
-      findings.push_back(
-          Error("account", std::string(changed.message()), "run this as root, or without --as as that user"));
+      findings.push_back(Error("account", std::string(changed.message()),
+                               "check the name of the account, and run this command as root; or log in as "
+                               "that user and omit --as"));
       return findings;
     }
     as_user = true;

@@ -137,8 +137,11 @@ Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, 
   if (HasError(findings)) return findings;
   const absl::StatusOr<CommandResult> started = run({worker_program, "--version"}, "");
   if (!started.ok() || !started->ok())
-    return {Error("programs", absl::StrCat(worker_program, ": ", WhyFailed(started)),
-                  worker_is_script ? "correct the script" : "install it again")};
+    return {
+        Error("programs", absl::StrCat(worker_program, ": ", WhyFailed(started)),
+              worker_is_script
+                  ? "correct the script; it must pass --version to scalelab-worker and print what that prints"
+                  : "install it again")};
   const std::string printed(absl::StripAsciiWhitespace(started->out));
   const std::string expected = absl::StrCat("scalelab-worker ", version);
   if (printed != expected) {

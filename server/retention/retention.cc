@@ -436,8 +436,12 @@ absl::Status Retention::RemoveFilesOf(RunFiles& files, Removal removal, int64_t 
       if (!ended.ok()) return ended.status();
       if (!*ended) continue;
       const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
+      // An agent removes them in several requests, between which the run may be retried.
+      const std::function<bool()> retried = [&] {
+        return cancelled() || !db::RunEndedBy(store_, study, attempt.run_id, until).value_or(false);
+      };
       first_error.Update(files.Remove(absl::StrCat(run, "/", db::kCheckpointsName), study, attempt.run_id,
-                                      db::kCheckpointsName, what, dry_run, cancelled, removed));
+                                      db::kCheckpointsName, what, dry_run, retried, removed));
     }
     if (attempts->empty()) break;
   }

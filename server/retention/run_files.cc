@@ -8,7 +8,7 @@ namespace {
 
 // The agent works for two seconds, and longer only if its filesystem hangs.
 constexpr absl::Duration kTimeout = absl::Seconds(30);
-constexpr int kMaxParts = 300;                   // requests for one directory
+constexpr int kMaxParts = 300;                  // requests for one directory
 constexpr int64_t kMostInAnAnswer = 1LL << 50;  // avoids overflows of sums
 
 }  // namespace
@@ -30,8 +30,8 @@ absl::Status RunFiles::Remove(const std::string& directory, int64_t study_id, in
     waiting_studies_.insert(study_id);
     return why;
   };
-  // After a request without an answer, the other files of this user wait for the next removal, so that one
-  // user does not delay the files of all others.
+  // After a request without an answer, the other files of this user wait for the next removal, so that an
+  // agent that does not answer delays the files of other users only once.
   if (waiting_.contains(user))
     return wait(absl::UnavailableError(absl::StrCat("the agent of ", user, " did not answer before")));
   if (const absl::Status connected = hub_->Check(user); !connected.ok()) return wait(connected);

@@ -26,6 +26,7 @@
 #include "scalelab/v1/result.grpc.pb.h"
 #include "scalelab/v1/run.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
+#include "server/curves/measured_series.h"
 
 namespace scalelab::fakes {
 
@@ -108,26 +109,6 @@ class FakeServices {
   int port() const { return port_; }
 
  private:
-  // Appends the series of `curve` with their notes, as AnalysisService does.
-  void AddMeasured(google::protobuf::RepeatedPtrField<v1::MeasuredSeries>& measured) const {
-    for (const v1::CurveSeries& series : curve.series()) {
-      v1::MeasuredSeries& out = *measured.Add();
-      out.set_study(curve.study());
-      out.set_display_name(curve.display_name());
-      *out.mutable_key() = series.key();
-      out.set_fingerprint(series.fingerprint());
-      *out.mutable_notes() = series.notes();
-      for (const v1::CurvePoint& point : series.points()) {
-        v1::MeasuredPoint& of_point = *out.add_points();
-        of_point.set_ranks(point.ranks());
-        of_point.set_n(point.n());
-        of_point.set_asked(point.asked());
-        if (!point.communication().missing().empty()) of_point.add_notes(point.communication().missing());
-        of_point.mutable_notes()->MergeFrom(point.notes());
-      }
-    }
-  }
-
   grpc::Status Check(const grpc::ServerContext& context) const {
     const auto it = context.client_metadata().find("authorization");
     if (!token.empty() && (it == context.client_metadata().end() ||
@@ -361,7 +342,8 @@ class FakeServices {
       f.comparison_asked = *request;
       *response = f.comparison;
       if (response->measured().empty()) {
-        for (int i = 0; i < response->studies_size(); ++i) f.AddMeasured(*response->mutable_measured());
+        for (int i = 0; i < response->studies_size(); ++i)
+          server::AddMeasuredSeries(f.curve, *response->mutable_measured());
       }
       return grpc::Status::OK;
     }
@@ -370,7 +352,7 @@ class FakeServices {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.advice_asked = *request;
       *response = f.advice;
-      if (response->measured().empty()) f.AddMeasured(*response->mutable_measured());
+      if (response->measured().empty()) server::AddMeasuredSeries(f.curve, *response->mutable_measured());
       return grpc::Status::OK;
     }
     FakeServices& f;

@@ -18,7 +18,7 @@ struct ExplainedRows {
   const CellList& parameters;
   const std::vector<db::CurveRow>& rows;  // sorted by cell
   const CurvePlaces& places;
-  // With which AddFactors compares the convergence; null: the base case only.
+  // The reference with which AddFactors compares the convergence; null: it compares with the base case only.
   const ReferenceRuns* reference = nullptr;
 };
 

@@ -24,7 +24,7 @@ struct ReferencePoint {
   double batch = 0;
   double mean = 0, deviation = 0;
   double n = 0;      // values
-  double limit = 0;  // a smaller mean of the compared point is significantly smaller
+  double limit = 0;  // if the mean of the compared point is below this, it is significantly smaller
 };
 
 // Returns the smallest mean of `n` values that a one-sided t test does not distinguish from the reference. Both
@@ -137,7 +137,7 @@ void CompareWithReference(const ReferenceRuns& reference, const ReferenceTask& t
     AddNote(
         absl::StrCat("the reference ", reference.study,
                      " has no batch with at least 4 repeats of this model, data set and target, of which at "
-                     "most one did not reach it"),
+                     "most one did not reach it; add repeats to it, or name another study"),
         point);
     return;
   }
@@ -161,8 +161,8 @@ void CompareWithReference(const ReferenceRuns& reference, const ReferenceTask& t
   point.set_reference_limit(found->limit);
   if (point.samples() < found->limit) {
     point.set_note(absl::StrFormat(
-        "converges faster than the reference %s: %.6g samples instead of %.6g (with its noise, at "
-        "least %.6g); check that both train alike, because their times cannot be compared",
+        "converges faster than the reference %s: %.6g samples instead of %.6g (its noise explains "
+        "a mean down to %.6g); check that both train alike, because their times cannot be compared",
         reference.study, point.samples(), found->mean, found->limit));
     return;
   }

@@ -1,5 +1,5 @@
-// Reference convergence points of MLPerf Training: does a point of a curve reach its target with fewer samples than a
-// reference study, more than noise explains? As in the RCP checker of github.com/mlcommons/logging.
+// Reference convergence points of MLPerf Training: tests whether a point of a curve reaches its target with
+// significantly fewer samples than a reference study, as the RCP checker of github.com/mlcommons/logging does.
 #pragma once
 
 #include <map>

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "tests/contract/store_fixture.h"
-#include "tests/fakes/loopback_agent.h"
 #include "tests/unit/server/core/forwarding_store.h"
+#include "tests/unit/server/retention/retention_fixture.h"
 
 namespace scalelab::server {
 namespace {
@@ -16,83 +16,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr absl::Duration kDay = absl::Hours(24);
-
-class RetentionTest : public ::testing::Test {
- protected:
-  RetentionTest() {
-    auto store = db::OpenSqliteStore({directory_.path() + "/scalelab.db"});
-    EXPECT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-    fs::create_directories(runs());
-  }
-  std::string runs() const { return directory_.path() + "/runs"; }
-  // Commits a study of `count` runs with points and files that ended `days` ago.
-  void CommitStudy(int64_t study, int days, int count = 1, bool final_study = true, int points = 3) {
-    db::WriteBatch batch;
-    batch.studies = {db::AStudy(study)};
-    const db::Micros finished = absl::ToUnixMicros(now_ - days * kDay);
-    batch.studies[0].state = final_study ? db::StudyState::kSucceeded : db::StudyState::kRunning;
-    batch.studies[0].finished = final_study ? finished : 0;
-    for (int i = 0; i < count; ++i) {
-      const int64_t id = study * 1000 + i;
-      batch.runs.push_back(db::ARun(id, study, id));
-      batch.attempts.push_back(db::AnAttempt(id, id));
-      db::AttemptRow& attempt = batch.attempts.back();
-      attempt.state = db::AttemptState::kSucceeded;
-      attempt.finished = finished;
-      attempt.directory = DirectoryOf(study, i);
-      batch.appends.push_back(db::AnAppend(id, 0, 0, 10L * points));
-      batch.appends.back().columns = {db::AColumn("loss", 0, std::vector<double>(points, 0.1 * i))};
-      for (double& value : batch.appends.back().columns[0].value)
-        value = static_cast<double>(random_ = random_ * 48271 % 2147483647);
-      fs::create_directories(attempt.directory);
-      std::ofstream(attempt.directory + "/rank-0.out") << "output";
-      std::ofstream(attempt.directory + "/model") << "weights";
-    }
-    ASSERT_TRUE(store_->Commit(batch).ok());
-  }
-  std::string DirectoryOf(int64_t study, int i = 0) const {
-    return absl::StrCat(runs(), "/", study, "/", study * 1000 + i, "/token-", study * 1000 + i);
-  }
-  v1::PruneResponse Prune(const RetentionRules& rules, bool dry_run = false) {
-    Retention retention(Options(rules), *store_);
-    auto response = retention.Prune(dry_run, [] { return false; });
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.value_or(v1::PruneResponse());
-  }
-  // Ends in the middle of the first removal, as at a shutdown.
-  void InterruptRemoval(const RetentionRules& rules) {
-    Retention retention(Options(rules), *store_);
-    int asked = 0;
-    // Three calls precede the first removal.
-    ASSERT_TRUE(retention.Prune(false, [&] { return ++asked > 3; }).ok());
-  }
-  RetentionOptions Options(const RetentionRules& rules) const {
-    return {rules, runs(), [this] { return now_; }, absl::InfiniteDuration(), absl::InfiniteDuration()};
-  }
-  void DeleteStudies(const std::vector<int64_t>& ids) {
-    db::WriteBatch batch;
-    batch.deleted_studies = ids;
-    ASSERT_TRUE(store_->Commit(batch).ok());
-  }
-  void MaintainAll() {
-    absl::StatusOr<bool> more = true;
-    while (more.ok() && *more) more = store_->Maintain();
-    EXPECT_TRUE(more.ok()) << more.status();
-  }
-  bool HasPoints(int64_t study) {
-    bool found = false;
-    EXPECT_TRUE(store_->ReadPoints({study * 1000, "", {}}, [&](const db::Series&) { found = true; }).ok());
-    return found;
-  }
-
-  db::TemporaryDirectory directory_;
-  std::unique_ptr<db::Store> store_;
-  int64_t random_ = 1;
-  const absl::Time now_ = absl::FromUnixSeconds(4'000'000'000);  // long after the tests write their files
-};
 
 TEST_F(RetentionTest, EachRuleRemovesWhatIsOlderAndNothingElse) {
   CommitStudy(1, 400);
@@ -649,87 +572,5 @@ TEST_F(RetentionTest, ASecondCallIsRefusedWhileOneIsAtWork) {
 }
 
 // Attempts whose jobs ran under the account of a user: their directories are below RUNS/USER.
-class RetentionOfUsersTest : public RetentionTest {
- protected:
-  std::string Alice() const { return runs() + "/alice"; }
-  std::string UserAttempt(int64_t study) const {
-    return absl::StrCat(Alice(), "/", study, "/", study * 1000, "/token-", study * 1000);
-  }
-  void CommitUserStudy(int64_t study, int days) {
-    db::WriteBatch batch;
-    batch.studies = {db::AStudy(study)};
-    batch.studies[0].state = db::StudyState::kSucceeded;
-    batch.studies[0].finished = absl::ToUnixMicros(now_ - days * kDay);
-    batch.runs.push_back(db::ARun(study * 1000, study, study * 1000));
-    batch.attempts.push_back(db::AnAttempt(study * 1000, study * 1000));
-    batch.attempts[0].state = db::AttemptState::kSucceeded;
-    batch.attempts[0].finished = batch.studies[0].finished;
-    batch.attempts[0].directory = UserAttempt(study);
-    fs::create_directories(UserAttempt(study));
-    std::ofstream(UserAttempt(study) + "/rank-0.out") << "output";
-    std::ofstream(UserAttempt(study) + "/model") << "weights";
-    fs::create_directories(absl::StrCat(Alice(), "/", study, "/", study * 1000, "/checkpoints"));
-    std::ofstream(absl::StrCat(Alice(), "/", study, "/", study * 1000, "/checkpoints/step")) << "state";
-    ASSERT_TRUE(store_->Commit(batch).ok());
-  }
-  v1::PruneResponse::Removed PruneDirectories(bool dry_run) {
-    RetentionRules rules;
-    rules.directories = 30 * kDay;
-    RetentionOptions options = Options(rules);
-    options.agents = &hub_;
-    Retention retention(std::move(options), *store_);
-    const auto response = retention.Prune(dry_run, [] { return false; });
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.ok() ? response->removed(0) : v1::PruneResponse::Removed();
-  }
-
-  AgentHub hub_;
-};
-
-TEST_F(RetentionOfUsersTest, TheAgentOfTheUserRemovesTheDirectories) {
-  CommitUserStudy(1, 100);
-  CommitUserStudy(2, 10);
-  LoopbackAgent agent(hub_, "alice", Alice());
-  for (const bool dry_run : {true, false}) {
-    EXPECT_TRUE(fs::exists(UserAttempt(1) + "/model"));
-    const v1::PruneResponse::Removed removed = PruneDirectories(dry_run);
-    EXPECT_EQ(removed.rule(), "attempt directories older than 30d");
-    EXPECT_EQ(removed.studies(), 1);
-    EXPECT_EQ(removed.directories(), 2) << "of the attempt and of the checkpoints";
-    EXPECT_EQ(removed.bytes(), 18);
-  }
-  EXPECT_FALSE(fs::exists(Alice() + "/1"));
-  EXPECT_TRUE(fs::exists(UserAttempt(2) + "/model"));
-  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
-  EXPECT_EQ(PruneDirectories(false).studies(), 0);
-}
-
-TEST_F(RetentionOfUsersTest, ARemovalWaitsForTheAgentAndIsCompletedWhenItIsConnected) {
-  CommitUserStudy(1, 100);
-  for (const bool dry_run : {true, false}) {
-    const v1::PruneResponse::Removed removed = PruneDirectories(dry_run);
-    EXPECT_EQ(removed.rule(), "attempt directories older than 30d (waiting for the agents of alice)");
-    EXPECT_EQ(removed.studies(), 1);
-    EXPECT_EQ(removed.directories(), 0);
-  }
-  EXPECT_TRUE(fs::exists(UserAttempt(1) + "/model"));
-  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), ElementsAre(1))
-      << "the removal survives a restart";
-  LoopbackAgent agent(hub_, "alice", Alice());
-  EXPECT_EQ(PruneDirectories(false).rule(), "attempt directories older than 30d");
-  EXPECT_FALSE(fs::exists(Alice() + "/1"));
-  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
-}
-
-TEST_F(RetentionOfUsersTest, ARemovalWhoseEndWasNotRecordedIsCompleteIfTheStudyHasNoFiles) {
-  CommitUserStudy(1, 100);
-  EXPECT_EQ(PruneDirectories(false).studies(), 1);
-  fs::remove_all(absl::StrCat(Alice(), "/1/1000"));
-  LoopbackAgent agent(hub_, "alice", Alice());
-  PruneDirectories(false);
-  EXPECT_FALSE(fs::exists(Alice() + "/1"));
-  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
-}
-
 }  // namespace
 }  // namespace scalelab::server

@@ -132,6 +132,43 @@ class AnalysisServiceTest : public RpcServerTest {
   int64_t studies_ = 0;
 };
 
+TEST_F(AnalysisServiceTest, ACurveIsComparedWithTheRunsOfItsReference) {
+  v1::CreateStudyRequest create;
+  *create.mutable_spec() = World::Spec({1}, 4);
+  create.mutable_spec()->mutable_measure()->set_target_accuracy(0.9);
+  v1::CreateStudyResponse created;
+  const auto status = v1::StudyService::NewStub(Tcp())->CreateStudy(Context("alice").get(), create, &created);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  db::WriteBatch batch;
+  std::vector<db::RunRow> runs = store_->ListRuns({1, {}, -1, 10}).value();
+  ASSERT_EQ(runs.size(), 4u);
+  for (db::RunRow& run : runs) {
+    run.state = db::RunState::kSucceeded;
+    run.attempts = 1;
+    batch.attempts.push_back(db::AnAttempt(run.id, run.id));
+    batch.attempts.back().state = db::AttemptState::kSucceeded;
+    batch.summaries.push_back(db::ASummary(run.id, run.id, kOneRank));
+    batch.summaries.back().time_to_accuracy = 10;
+    batch.summaries.back().times.samples_to_accuracy = 1000;
+    batch.runs.push_back(run);
+  }
+  const absl::Status committed = store_->Commit(batch);
+  ASSERT_TRUE(committed.ok()) << committed;
+  v1::GetCurveRequest request;
+  request.set_study("studies/1");
+  request.set_factors(true);
+  for (const char* reference : {"", "studies/1"}) {
+    request.set_reference(reference);
+    v1::GetCurveResponse curve;
+    ASSERT_TRUE(v1::ResultService::NewStub(Tcp())->GetCurve(Context("alice").get(), request, &curve).ok());
+    ASSERT_EQ(curve.series_size(), 1);
+    const v1::TimeToTarget& found = curve.series(0).points(0).time_to_target();
+    EXPECT_EQ(found.samples(), 1000);
+    EXPECT_EQ(found.has_reference_samples(), *reference != '\0');
+    EXPECT_EQ(found.reference_samples(), *reference == '\0' ? 0 : 1000);
+  }
+}
+
 TEST_F(AnalysisServiceTest, AdviceFollowsTheFieldsOfTheRequest) {
   v1::AdviseRanksRequest request;
   request.set_study(Measured());

@@ -39,7 +39,7 @@ TEST(ReferenceConvergence, FewerSamplesThanNoiseExplainsAreReported) {
   EXPECT_FALSE(point.has_normalised_seconds());
   EXPECT_THAT(point.note(),
               StartsWith("converges faster than the reference studies/9: 960 samples instead of "
-                         "1000 (with its noise, at least 971.575); check"));
+                         "1000 (its noise explains a mean down to 971.575); check"));
 }
 
 TEST(ReferenceConvergence, ATimeWithinTheNoiseIsNormalised) {
