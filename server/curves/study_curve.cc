@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "analysis/code_versions.h"
+#include "analysis/concurrency.h"
+#include "analysis/curve.h"
+#include "analysis/factors/explain_points.h"
+#include "analysis/training.h"
 #include "catalog/engines.h"
 #include "db/provenance/run_codes.h"
-#include "server/analysis/code_versions.h"
-#include "server/analysis/concurrency.h"
-#include "server/analysis/curve.h"
-#include "server/analysis/factors/explain_points.h"
-#include "server/analysis/training.h"
 #include "server/cells/cells.h"
 #include "server/cells/message_json.h"
 

@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "analysis/factors/reference_convergence.h"
 #include "db/store.h"
 #include "scalelab/v1/result.pb.h"
-#include "server/analysis/factors/reference_convergence.h"
 
 namespace scalelab::server {
 

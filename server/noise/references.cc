@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/analysis/statistics.h"
+#include "analysis/statistics.h"
 
 namespace scalelab::server {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "server/analysis/fits.h"
+#include "analysis/fits.h"
 
 namespace scalelab::server {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/analysis/curve.h"
-#include "server/analysis/statistics.h"
+#include "analysis/curve.h"
+#include "analysis/statistics.h"
 #include "server/core/convert.h"
 #include "server/prediction/models.h"
 #include "server/prediction/replay.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "server/analysis/distributions.h"
+#include "analysis/distributions.h"
 
 namespace scalelab::server {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "server/analysis/curve.h"
-#include "server/analysis/precision.h"
+#include "analysis/curve.h"
+#include "analysis/precision.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/analysis/comparison/advise.h"
-#include "server/analysis/comparison/compare.h"
-#include "server/analysis/precision.h"
+#include "analysis/comparison/advise.h"
+#include "analysis/comparison/compare.h"
+#include "analysis/precision.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/curves/measured_series.h"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "analysis/downsample.h"
 #include "db/continued_points.h"
-#include "server/analysis/downsample.h"
 #include "server/curves/study_curve.h"
 #include "server/services/lookup.h"
 

@@ -1,7 +1,7 @@
 #include "tests/bench/coverage_bench.h"
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/server/analysis/simulated_study.h"
+#include "tests/unit/analysis/simulated_study.h"
 
 namespace scalelab::bench {
 namespace {

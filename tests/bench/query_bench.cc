@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "server/analysis/curve.h"
-#include "server/analysis/downsample.h"
+#include "analysis/curve.h"
+#include "analysis/downsample.h"
 #include "server/cells/cells.h"
 #include "server/curves/study_curve.h"
 #include "tests/bench/bench_rows.h"

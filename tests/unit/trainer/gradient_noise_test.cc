@@ -27,7 +27,7 @@ struct Noise {
   double square = 0, trace = 0;
 };
 
-// Computes like the coordinator (server/analysis/factors/gradient_noise.cc).
+// Computes like the coordinator (analysis/factors/gradient_noise.cc).
 Noise NoiseOf(const Squares& squares, int ranks, double global_batch) {
   const double batch = global_batch / ranks;
   return {(global_batch * squares.of_mean - batch * squares.of_rank) / (global_batch - batch),

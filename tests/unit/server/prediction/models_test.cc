@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/statistics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/analysis/statistics.h"
 #include "server/prediction/conformal.h"
 #include "server/prediction/predict.h"
 

@@ -1,0 +1,132 @@
+#include "analysis/comparison/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/comparison/compare_studies.h"
+#include "analysis/ratios.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace scalelab::server {
+
+using scalelab::v1::ComparedGroup;
+using scalelab::v1::ComparedPair;
+
+double TukeyCritical(size_t groups, double df, double confidence) {
+  return StudentizedRangeQuantile(confidence, static_cast<int>(groups), df) / std::sqrt(2.0);
+}
+
+double EquivalenceP(double g, double error, double df, double d) {
+  const double limit = std::log1p(d);
+  if (error <= 0) return std::abs(g) <= limit ? 0 : 1;
+  return std::max(StudentCdf(-(limit - g) / error, df), StudentCdf(-(g + limit) / error, df));
+}
+
+ComparedPair::Verdict VerdictOf(const ComparedPair& pair, double confidence) {
+  if (pair.has_equivalence_p() && pair.equivalence_p() < 1 - confidence) return ComparedPair::EQUIVALENT;
+  if (!pair.effect().has_low()) return ComparedPair::UNDECIDED;
+  if (pair.effect().low() > 0) return ComparedPair::FASTER;
+  return pair.effect().high() < 0 ? ComparedPair::SLOWER : ComparedPair::UNDECIDED;
+}
+
+absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
+                                                       double equivalent, CellRatios& ratios,
+                                                       const std::function<bool()>& over) {
+  const double confidence = ratios.bootstrap().critical().confidence();
+  std::vector<ComparedPair> pairs;
+  std::map<double, double> critical;  // by degrees of freedom
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    for (size_t j = i + 1; j < candidates.size(); ++j) {
+      if (over()) return absl::CancelledError("nobody waits for the comparison");
+      const auto ratio = ratios.Compare(candidates[i].cell, candidates[j].cell);
+      if (!ratio.has_value()) continue;
+      ComparedPair& pair = pairs.emplace_back();
+      pair.set_first(candidates[i].name);
+      pair.set_second(candidates[j].name);
+      pair.set_n(ratio->common);
+      const double g = std::log(ratio->estimate.mean());
+      pair.mutable_effect()->set_mean(std::expm1(g));
+      pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
+      if (ratio->df > 0) {
+        double& tukey = critical[ratio->df];
+        if (tukey == 0) tukey = TukeyCritical(candidates.size(), ratio->df, confidence);
+        pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
+        pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
+        if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
+      }
+      pair.set_verdict(VerdictOf(pair, confidence));
+    }
+  }
+  return pairs;
+}
+
+namespace {
+
+// The number of pairs grows with the square of this number.
+constexpr size_t kMostValues = 100;
+
+absl::Status CheckGroups(const CellGroups& cells, const std::string& axis) {
+  for (const CellGroup& group : cells.groups) {
+    if (group.candidates.size() > kMostValues)
+      return absl::InvalidArgumentError(
+          absl::StrCat("axis \"", axis, "\" has ", group.candidates.size(),
+                       " values at equal values of the other axes; at most ", kMostValues,
+                       " can be compared; compare another axis, or studies with fewer values"));
+  }
+  return absl::OkStatus();
+}
+
+double NoiseFloor(const CellGroup& group, CellRatios& ratios) {
+  std::vector<double> repeats;
+  for (const Candidate& candidate : group.candidates)
+    repeats.push_back(static_cast<double>(ratios.sample(candidate.cell).size()));
+  return ratios.NoiseFloor(Median(std::move(repeats)));
+}
+
+}  // namespace
+
+absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vector<StudyRows>& studies,
+                                                                  const std::string& wanted_axis,
+                                                                  double equivalent,
+                                                                  const std::function<bool()>& over) {
+  if (wanted_axis == "study") return CompareWholeStudies(studies, equivalent, over);
+  const std::string axis = wanted_axis.empty() ? "engine" : wanted_axis;
+  const CellGroups cells = GroupCells(studies, axis);
+  if (absl::Status s = CheckGroups(cells, axis); !s.ok()) return s;
+  scalelab::v1::CompareCellsResponse response;
+  response.set_axis(axis);
+  MachineRatios ratios(studies, cells);
+  for (const CellGroup& group : cells.groups) {
+    if (group.candidates.size() < 2) continue;
+    CellRatios& of_machine = ratios.of(group.fingerprint);
+    ComparedGroup& out = *response.add_groups();
+    (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), out.mutable_key());
+    out.set_ranks(group.ranks);
+    out.set_fingerprint(group.fingerprint);
+    auto pairs = ComparePairs(group.candidates, equivalent, of_machine, over);
+    if (!pairs.ok()) return pairs.status();
+    for (ComparedPair& pair : *pairs) {
+      if (!pair.effect().has_low())
+        out.add_notes(
+            absl::StrCat(pair.first(), " and ", pair.second(), ": no interval without more repeats"));
+      *out.add_pairs() = std::move(pair);
+    }
+    out.set_noise_floor(NoiseFloor(group, of_machine));
+  }
+  if (cells.machines.size() > 1)
+    response.add_notes(
+        absl::StrCat("the runs were made on ", cells.machines.size(),
+                     " kinds of hardware or software; only runs on the same one are compared"));
+  if (response.groups_size() == 0)
+    response.add_notes(
+        absl::StrCat("nothing to compare: no two values of axis ", axis,
+                     " have results at equal values of the other axes and on the same hardware"));
+  if (studies.size() > 1)
+    response.add_notes(
+        "each study is one day: intervals include the difference between days, not the noise within one");
+  return response;
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,140 @@
+#include "analysis/ratios.h"
+
+#include <cmath>
+
+namespace scalelab::server {
+namespace {
+
+constexpr size_t kBlocksToResample = 8;
+constexpr double kPower = 0.8;
+
+// Returns the ratios within the blocks that both cells have.
+std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a.block[i] == b.block[j]) {
+      ratios.push_back(a.value[i++] / b.value[j++]);
+    } else {
+      ++(a.block[i] < b.block[j] ? i : j);
+    }
+  }
+  return ratios;
+}
+
+// Sets the median and the deviation of an estimate to those of the ratios within blocks.
+void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
+  const std::vector<double> ratios = RatiosWithinBlocks(a, b);
+  estimate.set_median(ratios.empty() ? estimate.mean() : Median(ratios));
+  if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
+}
+
+size_t CommonBlocks(const Sample& a, const Sample& b) {
+  size_t common = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a.block[i] == b.block[j]) {
+      ++common, ++i, ++j;
+    } else {
+      ++(a.block[i] < b.block[j] ? i : j);
+    }
+  }
+  return common;
+}
+
+}  // namespace
+
+const std::vector<float>& CellRatios::MeansOf(size_t cell) {
+  absl::call_once(has_means_[cell], [&] {
+    if (bootstrap_.Resamples(cells_[cell]->size())) means_[cell] = bootstrap_.RelativeMeans(*cells_[cell]);
+  });
+  return means_[cell];
+}
+
+const BlockModel* CellRatios::model() {
+  if (bootstrap_.blocks() > BlockModel::kMaxBlocks) return nullptr;
+  absl::call_once(has_model_, [&] { model_.emplace(cells_, bootstrap_.blocks()); });
+  return &*model_;
+}
+
+double CellRatios::NoiseFloor(double repeats) {
+  if (model() == nullptr || model()->df() <= 0) return 0;
+  const double df = model()->comparison_df();
+  const double t = bootstrap_.critical().T(df) + StudentQuantile(kPower, df);
+  return std::expm1(t * std::sqrt(2 * model()->variance() / repeats));
+}
+
+std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
+  if (cells_[a]->size() == 0 || cells_[b]->size() == 0) return std::nullopt;
+  if (a == b) {  // the ratio to itself has no noise
+    Ratio one;
+    for (const auto set : {&v1::Estimate::set_mean, &v1::Estimate::set_median, &v1::Estimate::set_low,
+                           &v1::Estimate::set_high})
+      (one.estimate.*set)(1);
+    one.estimate.set_stddev(0);
+    one.common = static_cast<int>(cells_[a]->size());
+    return one;
+  }
+  const size_t common = CommonBlocks(*cells_[a], *cells_[b]);
+  auto ratio = paired_ ? ByPairs(a, b) : common >= kBlocksToResample ? ByBlocks(a, b) : ByModel(a, b);
+  if (!ratio.has_value() && common > 0) ratio = ByBlocks(a, b);
+  if (!ratio.has_value()) return std::nullopt;
+  ratio->common = static_cast<int>(common);
+  SetSpread(*cells_[a], *cells_[b], ratio->estimate);
+  return ratio;
+}
+
+bool CellRatios::MayCompare(size_t a, size_t b) {
+  return CommonBlocks(*cells_[a], *cells_[b]) > 0 || (!paired_ && ByModel(a, b).has_value());
+}
+
+std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
+  const bool complete = cells_[a]->block == cells_[b]->block;
+  std::vector<Sample> common;
+  if (!complete) common = InCommonBlocks({cells_[a], cells_[b]});
+  const Sample &first = complete ? *cells_[a] : common[0], &second = complete ? *cells_[b] : common[1];
+  std::vector<float> first_means, second_means;
+  const bool resamples = bootstrap_.Resamples(first.size());
+  if (!complete && resamples)
+    first_means = bootstrap_.RelativeMeans(first), second_means = bootstrap_.RelativeMeans(second);
+  Ratio ratio;
+  ratio.estimate.set_mean(Mean(first.value) / Mean(second.value));
+  const auto interval = complete && resamples ? bootstrap_.Ratio(first, second, MeansOf(a), MeansOf(b))
+                                              : bootstrap_.Ratio(first, second, first_means, second_means);
+  if (!interval.has_value()) return ratio;
+  ratio.estimate.set_low(interval->low);
+  ratio.estimate.set_high(interval->high);
+  ratio.df = static_cast<double>(first.size()) - 1;
+  ratio.error = std::log(interval->high / interval->low) / (2 * bootstrap_.critical().T(ratio.df));
+  return ratio;
+}
+
+std::optional<CellRatios::Ratio> CellRatios::ByPairs(size_t a, size_t b) const {
+  std::vector<double> logs = RatiosWithinBlocks(*cells_[a], *cells_[b]);
+  if (logs.empty()) return std::nullopt;
+  for (double& ratio : logs) ratio = std::log(ratio);
+  Ratio ratio;
+  ratio.estimate.set_mean(std::exp(Mean(logs)));
+  if (logs.size() < 2) return ratio;
+  ratio.df = static_cast<double>(logs.size()) - 1;
+  ratio.error = StandardDeviation(logs) / std::sqrt(static_cast<double>(logs.size()));
+  const double half = bootstrap_.critical().T(ratio.df) * ratio.error;
+  ratio.estimate.set_low(ratio.estimate.mean() * std::exp(-half));
+  ratio.estimate.set_high(ratio.estimate.mean() * std::exp(half));
+  return ratio;
+}
+
+std::optional<CellRatios::Ratio> CellRatios::ByModel(size_t a, size_t b) {
+  if (model() == nullptr) return std::nullopt;
+  const auto difference = model()->Compare(a, b);
+  if (!difference.has_value()) return std::nullopt;
+  Ratio ratio;
+  ratio.estimate.set_mean(difference->ratio);
+  ratio.error = difference->error;
+  ratio.df = difference->df;
+  if (difference->df <= 0) return ratio;
+  const double half = bootstrap_.critical().T(difference->df) * difference->error;
+  ratio.estimate.set_low(difference->ratio * std::exp(-half));
+  ratio.estimate.set_high(difference->ratio * std::exp(half));
+  return ratio;
+}
+
+}  // namespace scalelab::server

@@ -1,0 +1,25 @@
+#include "analysis/sample.h"
+
+namespace scalelab::server {
+
+std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
+  std::vector<Sample> common(samples.size());
+  std::vector<size_t> at(samples.size());
+  for (const int block : samples[0]->block) {
+    bool in_all = true;
+    for (size_t s = 0; s < samples.size(); ++s) {
+      const std::vector<int>& blocks = samples[s]->block;
+      while (at[s] < blocks.size() && blocks[at[s]] < block) ++at[s];
+      in_all = in_all && at[s] < blocks.size() && blocks[at[s]] == block;
+    }
+    if (!in_all) continue;
+    for (size_t s = 0; s < samples.size(); ++s) {
+      common[s].block.push_back(block);
+      common[s].value.push_back(samples[s]->value[at[s]]);
+      if (samples[s]->HasTimes()) common[s].time.push_back(samples[s]->time[at[s]]);
+    }
+  }
+  return common;
+}
+
+}  // namespace scalelab::server

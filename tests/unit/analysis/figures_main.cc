@@ -1,0 +1,414 @@
+// Prints the figures of a few studies with the values that they are computed from, as JSON with as many digits as a double
+// has. scipy_test.py computes them again with SciPy.
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "analysis/communication.h"
+#include "analysis/distributions.h"
+#include "analysis/factors/gradient_noise.h"
+#include "analysis/factors/log_estimate.h"
+#include "analysis/factors/slowest.h"
+#include "analysis/factors/step_parts.h"
+#include "analysis/factors/time_to_target.h"
+#include "analysis/fits.h"
+#include "analysis/outliers.h"
+#include "analysis/ratios.h"
+#include "analysis/statistics.h"
+#include "server/noise/references.h"
+#include "tests/unit/analysis/fixture.h"
+#include "tests/unit/analysis/prediction_figures.h"
+
+namespace scalelab::server {
+namespace {
+
+using nlohmann::json;
+
+// A study as samples: four cells of 1, 2, 4 and 8 ranks.
+struct Study {
+  std::vector<double> ranks = {1, 2, 4, 8};
+  std::vector<Sample> samples;
+};
+
+// The contention and the coherency of the cells.
+struct Law {
+  double contention = 0.03, coherency = 0.002;
+};
+
+Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed, const Law& law = {}) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform;
+  Study study;
+  study.samples.resize(study.ranks.size());
+  double time = 1000;
+  for (int block = 0; block < repeats; ++block) {
+    std::vector<size_t> order = {0, 1, 2, 3};
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t cell : order) {
+      const double p = study.ranks[cell];
+      const double value = 100 * p / (1 + law.contention * (p - 1) + law.coherency * p * (p - 1)) *
+                           (1 + 0.03 * normal(random)) * (1 + 0.05 * block);
+      time += 50 + 20 * uniform(random);
+      if (block > 1 && uniform(random) < missing) continue;
+      Sample& sample = study.samples[cell];
+      sample.block.push_back(block);
+      sample.value.push_back(value);
+      if (timed) sample.time.push_back(time);
+    }
+  }
+  return study;
+}
+
+json Describe(const v1::Estimate& e) { return {e.mean(), e.low(), e.high()}; }
+
+std::vector<const Sample*> PointersTo(const std::vector<Sample>& samples) {
+  std::vector<const Sample*> pointers;
+  for (const Sample& sample : samples) pointers.push_back(&sample);
+  return pointers;
+}
+
+json Describe(const Study& study, int blocks, bool fits = true) {
+  const BlockBootstrap bootstrap(blocks, 1000, 0.95);
+  CellRatios ratios(PointersTo(study.samples), bootstrap);
+  json out{{"ranks", study.ranks}, {"blocks", blocks}};
+  for (const Sample& sample : study.samples) {
+    const auto mean = EstimateMean(sample.value, bootstrap.critical(), -kNoLimit, kNoLimit);
+    out["cells"].push_back({{"block", sample.block},
+                            {"value", sample.value},
+                            {"time", sample.time},
+                            {"mean", mean.mean()},
+                            {"stddev", mean.stddev()},
+                            {"low", mean.low()},
+                            {"high", mean.high()}});
+  }
+  const BlockModel& model = *ratios.model();
+  out["model"] = {{"drift", model.has_drift()}, {"df", model.df()}, {"variance", model.variance()}};
+  for (size_t i = 1; i < study.samples.size(); ++i) {
+    const auto difference = model.Compare(i, 0);
+    const auto ratio = ratios.Compare(i, 0);
+    out["differences"].push_back({{"ratio", difference->ratio},
+                                  {"error", difference->error},
+                                  {"df", difference->df},
+                                  {"speedup", Describe(ratio->estimate)}});
+  }
+  if (!fits) return out;
+  for (const auto& fit : FitLaws(study.ranks, {0, 1, 2, 3}, 0, ratios)) {
+    json parameters;
+    for (const auto& [name, estimate] : fit.parameters())
+      parameters[name] = {estimate.mean(), estimate.low(), estimate.high()};
+    out["fits"].push_back({{"law", fit.law()},
+                           {"parameters", parameters},
+                           {"f", fit.lack_of_fit().f()},
+                           {"p", fit.lack_of_fit().p()},
+                           {"deviation_df", fit.lack_of_fit().deviation_df()},
+                           {"noise_df", fit.lack_of_fit().noise_df()}});
+  }
+  return out;
+}
+
+json Distributions() {
+  json out;
+  for (const double df : {1.0, 2.5, 4.0, 30.0}) {
+    for (const double p : {0.8, 0.975}) out["t"].push_back({p, df, StudentQuantile(p, df)});
+    for (const int groups : {2, 3, 6, 10})
+      out["range"].push_back({groups, df, StudentizedRangeQuantile(0.95, groups, df)});
+    out["f"].push_back({3.3, 2, df, FisherTail(3.3, 2, df)});
+  }
+  return out;
+}
+
+json Widening() {
+  json out;
+  for (const int n : {8, 10, 33, 64}) out.push_back({n, BlockBootstrap(n, 1000, 0.95).Widening(n)});
+  return out;
+}
+
+// Every seventh value is slower by up to 50%.
+json Outliers(int repeats, double missing, uint64_t seed) {
+  Study study = MakeStudy(repeats, false, missing, seed);
+  size_t place = 0;
+  for (Sample& sample : study.samples) {
+    for (double& value : sample.value) {
+      if (++place % 7 == 0) value /= 1 + 0.05 * static_cast<double>(place * 3 % 11);
+    }
+  }
+  json out{{"blocks", repeats}};
+  const auto outliers = FindOutliers(PointersTo(study.samples), repeats);
+  for (size_t cell = 0; cell < outliers.size(); ++cell) {
+    const Sample& sample = study.samples[cell];
+    json listed = json::array();
+    for (const Outlier& outlier : outliers[cell]) listed.push_back({outlier.place, outlier.residual});
+    out["cells"].push_back({{"block", sample.block}, {"value", sample.value}, {"outliers", listed}});
+  }
+  return out;
+}
+
+// Steps take 1 s without communication, 1.1 s with it and 1.3 s serially. Each kind lacks one other block.
+json Communication(int repeats) {
+  std::mt19937_64 random(51);
+  std::normal_distribution<double> normal;
+  Steps cell, none, serial;
+  for (int block = 0; block < repeats; ++block) {
+    const double of_block = 1 + 0.05 * normal(random);
+    int missing = 1;
+    for (Steps* steps : {&cell, &none, &serial}) {
+      const double seconds = (steps == &cell ? 1.1 : steps == &none ? 1.0 : 1.3) * of_block;
+      const double noise = 0.01 * normal(random);
+      if (repeats > 4 && block == missing++) continue;
+      steps->seconds.block.push_back(block);
+      steps->seconds.value.push_back(seconds + noise);
+    }
+  }
+  const BlockBootstrap bootstrap(repeats, 1000, 0.95);
+  const v1::CommunicationCost cost = CompareSteps(cell, none, serial, bootstrap);
+  json out{{"exposed", Describe(cost.exposed())},
+           {"total", Describe(cost.total())},
+           {"hidden", Describe(cost.hidden())}};
+  const auto describe = [](const Steps& steps) {
+    return json{{"block", steps.seconds.block}, {"value", steps.seconds.value}};
+  };
+  out["steps"] = {{"cell", describe(cell)}, {"none", describe(none)}, {"serial", describe(serial)}};
+  return out;
+}
+
+json Bands() {
+  json out;
+  const std::vector<double> values = {100.5, 101, 99.25, 100, 102, 97.5, 100.25, 99};
+  for (const std::ptrdiff_t count : {5, 6, 8}) {
+    for (const double floor : {0.1, 12.0}) {
+      const std::vector<double> earlier(values.begin(), values.begin() + count);
+      const Band band = *BandOf(earlier, floor);
+      out.push_back({earlier, floor, band.median, band.width});
+    }
+  }
+  return out;
+}
+
+// Times of `repeats` repeats on `ranks` ranks, as scipy_test.py reads them.
+struct Timed {
+  std::vector<db::RunTimes> times;
+  StepCell cell;
+  json Input() const {
+    json out = json::array();
+    for (const db::RunTimes& of_run : times) {
+      json& run = out.emplace_back();
+      for (const db::RunTimes::Rank& rank : of_run.ranks) {
+        run["step"].push_back(rank.step);
+        run["exposed"].push_back(rank.exposed);
+        run["data"].push_back(rank.data);
+      }
+    }
+    return out;
+  }
+};
+
+Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> uniform(0.8, 1.2);
+  Timed timed;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    db::RunTimes& times = timed.times.emplace_back();
+    for (int rank = 0; rank < ranks; ++rank) {
+      db::RunTimes::Rank& of_rank = times.ranks.emplace_back();
+      of_rank.step = 1.5 / ranks * (1 + 0.01 * repeat);
+      of_rank.exposed = ranks == 1 ? 0 : 0.3 * uniform(random) / ranks;
+      of_rank.data = 0.05 * uniform(random) / ranks;
+    }
+  }
+  timed.cell = {ranks, 256, {}};
+  for (int repeat = 0; repeat < repeats; ++repeat)
+    timed.cell.repeats.push_back(*PartsOf(timed.times[static_cast<size_t>(repeat)], repeat));
+  return timed;
+}
+
+json Factors(int repeats, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const Timed base = MakeTimes(1, repeats, random), point = MakeTimes(4, repeats, random);
+  const auto factors = MakeFactors(point.cell, &base.cell, CriticalValues(0.95));
+  const auto slowest = *SlowestRank(point.cell, 0.95);
+  return {{"base", base.Input()},
+          {"point", point.Input()},
+          {"load_balance", Describe(factors.load_balance())},
+          {"data", Describe(factors.data())},
+          {"communication", Describe(factors.communication())},
+          {"computation", Describe(factors.computation())},
+          {"product", Describe(factors.product())},
+          {"shares",
+           {factors.ideal_share(), factors.slower_share(), factors.imbalance_share(), factors.data_share(),
+            factors.communication_share()}},
+          {"slowest_rank", slowest.rank()},
+          {"slowest", Describe(slowest.excess())}};
+}
+
+json UnequalUnits() {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal(0, 0.05);
+  std::vector<UnitValue> values;
+  json input = json::array();
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    for (int unit = 0; unit < 5; ++unit) {
+      if ((unit + repeat) % 3 == 0) continue;
+      values.push_back({unit, repeat, 0.04 * unit + 0.3 * repeat + normal(random)});
+      input.push_back({unit, repeat, values.back().log_seconds});
+    }
+  }
+  const SlowestUnit slowest = *FindSlowest(values, 5, 0.95);
+  return {{"values", input}, {"unit", slowest.unit}, {"effect", slowest.effect}, {"half", slowest.half}};
+}
+
+json Noise() {
+  const std::vector<GradientNorms> norms = {{10.2, 4.1}, {9.7, 3.9}, {10.4, 4.3}, {9.9, 4.0}};
+  v1::Estimate throughput;
+  throughput.set_mean(1000), throughput.set_low(950), throughput.set_high(1050);
+  const auto noise = MakeGradientNoise(4, 256, norms, &throughput, CriticalValues(0.95));
+  json input = json::array();
+  for (const GradientNorms& n : norms) input.push_back({n.of_rank, n.of_mean});
+  return {{"norms", input},
+          {"critical_batch", Describe(noise.critical_batch())},
+          {"statistical_efficiency", Describe(noise.statistical_efficiency())},
+          {"goodput", Describe(noise.goodput())}};
+}
+
+json Describe(const v1::ComparedPair& pair) {
+  return {{"first", pair.first()},
+          {"second", pair.second()},
+          {"effect", Describe(pair.effect())},
+          {"equivalence_p", pair.equivalence_p()}};
+}
+
+// Four engines on the same number of ranks, as one study with common blocks and as three studies of different lengths.
+json Comparisons(int repeats, uint64_t seed) {
+  const Study study = MakeStudy(repeats, false, 0, seed);
+  json out{{"blocks", repeats}};
+  Results engines;
+  for (size_t i = 0; i < study.samples.size(); ++i) {
+    const Sample& sample = study.samples[i];
+    engines.Cell(2, R"({"engine":"e)" + std::to_string(i) + "\"}").Ok(sample.value);
+    out["cells"].push_back({{"block", sample.block}, {"value", sample.value}, {"time", json::array()}});
+  }
+  const auto compared = Results::Compare({&engines}, "engine", 0.1);
+  for (const auto& pair : compared.groups(0).pairs()) out["pairs"].push_back(Describe(pair));
+  out["noise_floor"] = compared.groups(0).noise_floor();
+
+  std::vector<Results> studies(3);
+  for (size_t i = 0; i < studies.size(); ++i) {
+    std::vector<double> values = study.samples[i].value;
+    values.resize(values.size() - (i == 1 ? 1 : 0));
+    studies[i].Cell(2).Ok(values);
+    out["studies"].push_back(values);
+  }
+  const auto two = Results::Compare({&studies[0], &studies[1]}, "study", 0.1);
+  out["two_studies"] = Describe(two.groups(0).pairs(0));
+  const auto three = Results::Compare({&studies[0], &studies[1], &studies[2]}, "study", 0.1);
+  for (const auto& pair : three.groups(0).pairs()) out["three_studies"].push_back(Describe(pair));
+  return out;
+}
+
+// Three engines on four days, which differ by 10%. The last engine did not run on the second day.
+json Days() {
+  const std::vector<std::string> keys = {R"({"engine":"e0"})", R"({"engine":"e1"})", R"({"engine":"e2"})"};
+  std::mt19937_64 random(61);
+  std::normal_distribution<double> normal;
+  json out{{"blocks", 4}, {"engines", {json::array(), json::array(), json::array()}}};
+  std::vector<Results> studies(4);
+  std::vector<const Results*> pointers;
+  for (size_t day = 0; day < studies.size(); ++day) {
+    pointers.push_back(&studies[day]);
+    for (size_t engine = 0; engine < keys.size(); ++engine) {
+      std::vector<double> values;
+      for (size_t repeat = 0; repeat < 2 + day % 2 && !(engine == 2 && day == 1); ++repeat)
+        values.push_back(100 * (1 + 0.1 * static_cast<double>(day) + 0.05 * static_cast<double>(engine)) *
+                         (1 + 0.02 * normal(random)));
+      out["engines"][engine].push_back(values);
+      if (!values.empty()) studies[day].Cell(2, keys[engine]).Ok(values);
+    }
+  }
+  const auto compared = Results::Compare(pointers, "engine", 0.1);
+  for (const auto& pair : compared.groups(0).pairs()) out["pairs"].push_back(Describe(pair));
+  out["noise_floor"] = compared.groups(0).noise_floor();
+  return out;
+}
+
+json Advised(bool adaptive) {
+  const Study study = MakeStudy(5, false, 0, 31);
+  json out{{"blocks", 5}, {"ranks", study.ranks}, {"adaptive", adaptive}};
+  Results results;
+  if (adaptive) results.spec().mutable_adaptive_repeats()->set_min(3);
+  for (size_t i = 0; i < study.samples.size(); ++i) {
+    const Sample& sample = study.samples[i];
+    results.Cell(static_cast<int>(study.ranks[i]));
+    json epochs;
+    for (const double value : sample.value) {
+      results.Ok({value});
+      results.last_row().epoch_seconds = 7200 / value;
+      epochs.push_back(7200 / value);
+    }
+    out["cells"].push_back({{"block", sample.block},
+                            {"value", sample.value},
+                            {"time", json::array()},
+                            {"epoch_seconds", epochs}});
+  }
+  const v1::Advice advice =
+      results.Advise({.min_gain = 0.5, .rank_hour_price = 2, .deadline_hours = 0, .epochs = 30}).at(0);
+  for (const auto& size : advice.sizes()) {
+    json& of_size = out["sizes"].emplace_back();
+    of_size = {{"hours", Describe(size.hours())}, {"cost", Describe(size.cost())}};
+    if (size.has_gain()) of_size["gain"] = Describe(size.gain());
+    if (size.has_hour_price()) of_size["hour_price"] = Describe(size.hour_price());
+  }
+  return out;
+}
+
+json Targets() {
+  const std::vector<double> seconds = {40.5, 38.25, 51, 39, 44.75};
+  std::vector<TargetRepeat> repeats;
+  for (const double s : seconds) repeats.push_back({s, 100 * s});
+  const auto all = MakeTimeToTarget(repeats);
+  repeats[1] = {};
+  const auto missed = MakeTimeToTarget(repeats);
+  return {{"seconds", seconds},
+          {"all", all.seconds()},
+          {"missed", 1},
+          {"without_missed", missed.seconds()},
+          {"samples", all.samples()}};
+}
+
+}  // namespace
+}  // namespace scalelab::server
+
+int main() {
+  using namespace scalelab::server;
+  nlohmann::json out{{"distributions", Distributions()}};
+  for (const int n : {2, 3, 5, 7}) {
+    out["studies"].push_back(Describe(MakeStudy(n, false, 0, 1), n));
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0, 2), n));
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0.2, 3), n));
+  }
+  // Without the fits that NumPy would compute for seconds, with a model of all values for each block that is left out.
+  for (const int n : {8, 12, 70}) {
+    out["studies"].push_back(Describe(MakeStudy(n, true, 0, 4), n));
+    out["studies"].push_back(Describe(MakeStudy(n, false, 0.2, 5), n, n < 70));
+  }
+  out["studies"].push_back(Describe(MakeStudy(90, false, 0.05, 6), 90, false));
+  // Parameters at the ends of their ranges.
+  for (const Law& law : {Law{-0.02, 0.004}, Law{0.15, -0.004}, Law{-0.03, -0.001}, Law{1.3, 0}}) {
+    for (const int n : {2, 5, 9}) out["studies"].push_back(Describe(MakeStudy(n, false, 0, 7, law), n));
+  }
+  out["widening"] = Widening();
+  for (const int n : {6, 7, 20}) {
+    out["outliers"].push_back(Outliers(n, 0, static_cast<uint64_t>(n)));
+    out["outliers"].push_back(Outliers(n, 0.2, static_cast<uint64_t>(n)));
+  }
+  for (const int n : {3, 4, 7, 70}) out["communication"].push_back(Communication(n));
+  out["bands"] = Bands();
+  for (const int n : {2, 3, 8}) out["factors"].push_back(Factors(n, static_cast<uint64_t>(n)));
+  for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, static_cast<uint64_t>(20 + n)));
+  out["days"] = Days();
+  for (const bool adaptive : {false, true}) out["advice"].push_back(Advised(adaptive));
+  out["targets"] = Targets();
+  out["predictions"] = PredictionFigures();
+  out["units"] = UnequalUnits();
+  out["noise"] = Noise();
+  std::cout << out.dump() << "\n";
+}
