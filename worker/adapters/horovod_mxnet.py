@@ -40,8 +40,13 @@ class HorovodMxnet(MxnetEngine):
         return [names.index(name) for name in self.trained]
 
     def begin_evaluation(self):
+        # This is a broadcast from rank 0. Horovod's own broadcast may crash with MXNet: EnqueueTensorBroadcast of Horovod 0.28.1 logs
+        # the tensor's name after the background thread may have freed it.
         for name, parameter in self.statistics.items():
-            self._hvd.broadcast_(parameter.data(), root_rank=0, name=name)
+            values = parameter.data()
+            if self._rank > 0:
+                values[:] = 0
+            self._hvd.allreduce_(values, average=False, name=name)
 
     def sum_over_ranks(self, numbers):
         mine = self._mx.nd.array(numbers, dtype="float64")

@@ -1,5 +1,7 @@
 """Base class of the engines on MXNet: a Gluon model and its step. A subclass averages the gradients over ranks."""
 
+import faulthandler
+
 import numpy as np
 
 from . import array_state, choices, splitmix
@@ -18,6 +20,9 @@ def load_mxnet(spec, backends=()):
     spec.set_variables(OMP_NUM_THREADS=str(spec.cpus_per_rank), MXNET_CPU_WORKER_NTHREADS="1")
     with importing(spec.engine, "mxnet"):
         import mxnet
+    # MXNet's own signal handler hides the place of a crash: it calls exit, and then other threads crash too.
+    faulthandler.disable()
+    faulthandler.enable()
 
     if spec.precision == "amp-bf16":
         # amp.init replaces MXNet's operators, so call it once, before the model is built.

@@ -3,6 +3,7 @@ with it."""
 import contextlib
 import ctypes
 import dataclasses
+import faulthandler
 import os
 import signal
 import sys
@@ -206,6 +207,7 @@ def run(engine_class):
     Exits with os._exit, because frameworks wait for their threads and for ranks that have ended when Python shuts down."""
     if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the kernel kills this rank when its launcher ends
+    faulthandler.enable()  # a crash in a framework's C++ code prints what Python was calling
     events, status = None, 1
     try:
         rank = _number(("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"), 0)
