@@ -6,7 +6,7 @@
 
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // A smaller relative pivot means that the values do not determine the unknown.
@@ -251,4 +251,4 @@ std::optional<BlockModel::Difference> BlockModel::Compare(size_t a, size_t b) co
   return difference;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -19,7 +19,7 @@
 
 #include "analysis/sample.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 class BlockModel {
  public:
@@ -89,4 +89,4 @@ class BlockModel {
   double repeated_ = 0;  // number of cells with more than one value
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

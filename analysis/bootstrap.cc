@@ -6,7 +6,7 @@
 
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // The random generator SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): fast, and the same on every machine.
@@ -179,4 +179,4 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample&
   return Interval{ratio * std::exp(-half), ratio * std::exp(half)};
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -24,7 +24,7 @@
 #include "analysis/sample.h"
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Random draws of blocks, which are the same for every cell of a study. Deterministic and thread-safe.
 class BlockBootstrap {
@@ -77,4 +77,4 @@ class BlockBootstrap {
   mutable std::vector<float> counts_;
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

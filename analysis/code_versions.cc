@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::CodeSnapshot;
@@ -144,4 +144,4 @@ void AddCodeVersions(const std::vector<db::CellRow>& cells, const std::vector<db
   for (int i = 0; i < curve.series_size(); ++i) SetVersions(runs[i], codes.codes, *curve.mutable_series(i));
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -10,7 +10,7 @@
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/run.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The code of the runs of a study.
 struct RunCodes {
@@ -25,4 +25,4 @@ struct RunCodes {
 void AddCodeVersions(const std::vector<db::CellRow>& cells, const std::vector<db::CurveRow>& rows,
                      const CurvePlaces& places, const RunCodes& codes, scalelab::v1::GetCurveResponse& curve);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -9,7 +9,7 @@
 #include "scalelab/v1/run.pb.h"
 #include "study/communication.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // Explains why a cell has no steps.
@@ -146,4 +146,4 @@ v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronise
   return cost;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

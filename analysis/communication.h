@@ -19,7 +19,7 @@
 #include "scalelab/v1/result.pb.h"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The role of a cell in the measurement of communication.
 struct Comparison {
@@ -46,4 +46,4 @@ Steps StepsOf(int global_batch, absl::string_view name, const std::vector<const 
 scalelab::v1::CommunicationCost CompareSteps(const Steps& cell, const Steps& unsynchronised,
                                              const Steps& serial, const BlockBootstrap& bootstrap);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

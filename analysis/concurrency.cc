@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // Up to this number of sorted parts, merging them is cheaper than sorting.
@@ -119,4 +119,4 @@ std::vector<Concurrency> FindConcurrency(const std::vector<db::AttemptTime>& att
   return concurrency;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -5,7 +5,7 @@
 
 #include "db/records.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The number of attempts of the service that ran at the same time as a run, itself included.
 struct Concurrency {
@@ -18,4 +18,4 @@ struct Concurrency {
 std::vector<Concurrency> FindConcurrency(const std::vector<db::AttemptTime>& attempts,
                                          const std::vector<db::CurveRow>& rows);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -23,7 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "study/communication.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using nlohmann::json;
@@ -486,4 +486,4 @@ scalelab::v1::GetCurveResponse MakeCurve(
   return CurveMaker(spec, cells, parameters, rows, options, differences, concurrency).Make(places);
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -13,7 +13,7 @@
 #include "scalelab/v1/study.pb.h"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 struct CurveOptions {
   int resamples = 2000;  // bootstrap resamples
@@ -48,4 +48,4 @@ scalelab::v1::GetCurveResponse MakeCurve(
     const std::map<int64_t, scalelab::v1::TrainingDifference>& differences = {},
     const std::vector<Concurrency>& concurrency = {}, CurvePlaces* places = nullptr);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

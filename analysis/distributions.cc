@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 double NormalCdf(double z) { return std::erfc(-z / std::sqrt(2.0)) / 2; }
@@ -77,4 +77,4 @@ double CriticalValues::T(double df) const {
   return t;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

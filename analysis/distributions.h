@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Returns P(T <= t) for Student's t distribution with `df` degrees of freedom, which need not be a whole number.
 double StudentCdf(double t, double df);
@@ -41,4 +41,4 @@ class CriticalValues {
   mutable std::map<double, double> t_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<double>& y, size_t count) {
   const size_t n = std::min(x.size(), y.size());
@@ -57,4 +57,4 @@ std::vector<size_t> Downsample(const std::vector<double>& x, const std::vector<d
   return chosen;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

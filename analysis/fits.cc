@@ -7,7 +7,7 @@
 
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using Parameters = std::array<double, 2>;  // Amdahl's law uses only the first
@@ -354,4 +354,4 @@ std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
   return fits;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

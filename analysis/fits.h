@@ -17,7 +17,7 @@
 #include "analysis/ratios.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Parameters of a least squares fit to speedups, cut to their range. They are not negative.
 struct AmdahlFit {
@@ -45,4 +45,4 @@ std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
                                               const std::vector<size_t>& cells, size_t base,
                                               CellRatios& ratios);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

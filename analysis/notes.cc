@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::CurvePoint;
@@ -150,4 +150,4 @@ void AddSeriesNotes(const std::vector<const Point*>& points, bool listed, bool s
   SetNoiseFloor(points, ratios, series);
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

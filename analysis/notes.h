@@ -7,7 +7,7 @@
 #include "analysis/points.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Adds the notes on one point: refused values, repeated and noisy runs, outliers, different nodes, a reported
 // throughput that differs from that of the steps, an efficiency above 1, and blocks that the base case lacks.
@@ -19,4 +19,4 @@ void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& o
 void AddSeriesNotes(const std::vector<const Point*>& points, bool listed, bool single, CellRatios& ratios,
                     scalelab::v1::CurveSeries& series);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

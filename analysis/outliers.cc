@@ -5,7 +5,7 @@
 
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr double kLimit = 5 * 1.4826;
@@ -63,4 +63,4 @@ std::vector<std::vector<Outlier>> FindOutliers(const std::vector<const Sample*>&
   return outliers;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

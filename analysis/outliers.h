@@ -11,7 +11,7 @@
 
 #include "analysis/sample.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 struct Outlier {
   size_t place = 0;     // index of the value in the sample of its cell
@@ -21,4 +21,4 @@ struct Outlier {
 // Returns the outliers of each cell. Takes time in proportion to the number of values. Values must be above 0.
 std::vector<std::vector<Outlier>> FindOutliers(const std::vector<const Sample*>& cells, int blocks);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 void ForEachInParallel(size_t count, size_t threads, absl::FunctionRef<void(size_t)> work) {
   std::atomic<size_t> next = 0;
@@ -24,4 +24,4 @@ void ForEachInParallel(size_t count, size_t threads, absl::FunctionRef<void(size
   take();
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -4,7 +4,7 @@
 
 #include "catalog/metric_ranges.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // Values were checked when they were stored, but older versions did not check them.
@@ -68,4 +68,4 @@ void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat
   point.most_concurrent = std::max(point.most_concurrent, concurrency->most);
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -12,7 +12,7 @@
 #include "analysis/ratios.h"
 #include "db/records.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The rows of one cell with one fingerprint.
 struct Point {
@@ -52,4 +52,4 @@ struct Hardware {
 void AddResults(const db::CurveRow& row, const std::vector<int>& block_of_repeat,
                 const Concurrency* concurrency, Point& point);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

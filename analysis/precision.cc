@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 // Returns the relative half width r of an interval [x / (1 + r), x * (1 + r)].
@@ -48,4 +48,4 @@ std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {
   return of_ratios.has_value() ? of_ratios : of_means;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -21,7 +21,7 @@
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/study.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Returns the confidence at which the intervals of a study with this rule and this number of cells are computed
 // when `blocks` blocks have results. It is 96.5%, except with one or two cells after the first look: there it is
@@ -38,4 +38,4 @@ int BlocksWithResults(const std::vector<db::CurveRow>& rows);
 // no point has results.
 std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

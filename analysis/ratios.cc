@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr size_t kBlocksToResample = 8;
@@ -137,4 +137,4 @@ std::optional<CellRatios::Ratio> CellRatios::ByModel(size_t a, size_t b) {
   return ratio;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -15,7 +15,7 @@
 #include "analysis/bootstrap.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Confidence of the intervals of comparisons and advice, unless a study has adaptive_repeats (precision.h).
 inline constexpr double kConfidence = 0.95;
@@ -70,4 +70,4 @@ class CellRatios {
   absl::once_flag has_model_;
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

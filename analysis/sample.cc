@@ -1,6 +1,6 @@
 #include "analysis/sample.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
   std::vector<Sample> common(samples.size());
@@ -22,4 +22,4 @@ std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
   return common;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The values of one cell, with the block of each value in ascending order.
 struct Sample {
@@ -20,4 +20,4 @@ struct Sample {
 // Restricts samples to the blocks that all of them have.
 std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

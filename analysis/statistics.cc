@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 double Mean(const std::vector<double>& values) {
   double sum = 0;
   for (double v : values) sum += v;
@@ -55,4 +55,4 @@ scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const Cri
   return estimate;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

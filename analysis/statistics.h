@@ -8,7 +8,7 @@
 #include "analysis/distributions.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 double Mean(const std::vector<double>& values);
 double Median(std::vector<double> values);
@@ -27,4 +27,4 @@ inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const CriticalValues& critical,
                                     double min, double max);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

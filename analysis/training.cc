@@ -15,7 +15,7 @@
 #include "scalelab/v1/run.pb.h"
 #include "study/values.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using v1::TrainingDifference;
@@ -364,4 +364,4 @@ std::vector<double> MeanOverRanks(
   return means;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -34,7 +34,7 @@
 #include "scalelab/v1/result.pb.h"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Number of first steps to compare.
 inline constexpr int kComparedSteps = 10;
@@ -78,4 +78,4 @@ std::map<int64_t, scalelab::v1::TrainingDifference> CompareTraining(const std::v
 std::vector<double> MeanOverRanks(
     const std::vector<std::pair<std::vector<int64_t>, std::vector<double>>>& ranks);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::Advice;
@@ -130,4 +130,4 @@ std::string AdviceText(const Advice& advice, const AdviceOptions& options, bool 
   return text;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

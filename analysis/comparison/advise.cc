@@ -12,7 +12,7 @@
 #include "analysis/statistics.h"
 #include "google/protobuf/util/json_util.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::Advice;
@@ -315,4 +315,4 @@ std::vector<Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& opt
   return advice;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

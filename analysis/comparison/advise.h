@@ -16,7 +16,7 @@
 #include "analysis/comparison/cell_groups.h"
 #include "scalelab/v1/analysis.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Advice names no larger number of additional repeats: a difference that needs more hardly matters.
 inline constexpr int kMostAdditionalRepeats = 100;
@@ -40,4 +40,4 @@ struct AdviceOptions {
 // For each decision that is open, the advice has the number of additional repeats that would probably settle it.
 std::vector<scalelab::v1::Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -11,7 +11,7 @@
 #include "catalog/metric_ranges.h"
 #include "google/protobuf/util/json_util.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using nlohmann::json;
@@ -128,4 +128,4 @@ MachineRatios::MachineRatios(const std::vector<StudyRows>& studies, const CellGr
   }
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The input. `parameters[i]` belongs to `cells[i]`.
 struct StudyRows {
@@ -74,4 +74,4 @@ class MachineRatios {
   std::map<std::string, CellRatios> ratios_;  // by fingerprint
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -9,7 +9,7 @@
 #include "analysis/ratios.h"
 #include "google/protobuf/util/json_util.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
@@ -129,4 +129,4 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
   return response;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -21,7 +21,7 @@
 #include "analysis/ratios.h"
 #include "scalelab/v1/analysis.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Returns all pairs of the candidates, each with effect, interval and verdict. `equivalent` is a relative difference; 0: no
 // test of equivalence. Returns CANCELLED soon after `over` returns true.
@@ -50,4 +50,4 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
                                                                   const std::string& axis, double equivalent,
                                                                   const std::function<bool()>& over);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -17,7 +17,7 @@
 #include "catalog/metric_ranges.h"
 #include "google/protobuf/util/json_util.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using nlohmann::json;
@@ -299,4 +299,4 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareWholeStudies(const std
   return response;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

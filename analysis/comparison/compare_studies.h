@@ -13,7 +13,7 @@
 #include "analysis/comparison/cell_groups.h"
 #include "scalelab/v1/analysis.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Compares the studies by their names. An axis that has only one value in each study is ignored, even if its
 // values differ between the studies. A note lists every parameter in which compared cells differ. Cells on
@@ -23,4 +23,4 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareWholeStudies(const std
                                                                        double equivalent,
                                                                        const std::function<bool()>& over);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -12,7 +12,7 @@
 #include "analysis/parallel.h"
 #include "catalog/metric_ranges.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::CurvePoint;
@@ -171,4 +171,4 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
   ForEachInParallel(static_cast<size_t>(curve.series_size()), options.ThreadsFor(input.rows.size()), add);
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -10,7 +10,7 @@
 #include "scalelab/v1/result.pb.h"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The input of the explanations. The vectors are those that were passed to MakeCurve.
 struct ExplainedRows {
@@ -30,4 +30,4 @@ void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse
 void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -5,7 +5,7 @@
 #include "analysis/factors/log_estimate.h"
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::Estimate;
@@ -70,4 +70,4 @@ scalelab::v1::GradientNoise MakeGradientNoise(int ranks, double global_batch,
   return noise;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -7,7 +7,7 @@
 #include "analysis/distributions.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Squared norms of gradients, means over the steps of a repeat.
 struct GradientNorms {
@@ -21,4 +21,4 @@ scalelab::v1::GradientNoise MakeGradientNoise(int ranks, double global_batch,
                                               const scalelab::v1::Estimate* throughput,
                                               const CriticalValues& critical);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -6,7 +6,7 @@
 
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 std::vector<double> LogarithmsOf(const std::vector<double>& values) {
@@ -58,4 +58,4 @@ std::optional<RatioInterval> FiellerInterval(const std::vector<double>& numerato
                        (linear + std::sqrt(discriminant)) / square};
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

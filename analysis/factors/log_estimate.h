@@ -7,7 +7,7 @@
 #include "analysis/distributions.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Returns the geometric mean. `values` are positive and not empty.
 double GeometricMean(const std::vector<double>& values);
@@ -27,4 +27,4 @@ std::optional<RatioInterval> FiellerInterval(const std::vector<double>& numerato
                                              const std::vector<double>& denominator,
                                              const CriticalValues& critical);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

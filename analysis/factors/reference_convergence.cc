@@ -12,7 +12,7 @@
 #include "analysis/factors/time_to_target.h"
 #include "catalog/metric_ranges.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr double kLevel = 0.05;  // of the one-sided test, as in the RCP checker
@@ -174,4 +174,4 @@ void CompareWithReference(const ReferenceRuns& reference, const ReferenceTask& t
         reference.study, factor, factor * point.seconds()));
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -13,7 +13,7 @@
 #include "scalelab/v1/run_spec.pb.h"
 #include "study/cell_list.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Results are comparable only if they have the same model, data set and target accuracy.
 using ReferenceTask = std::tuple<std::string, std::string, double>;
@@ -37,4 +37,4 @@ ReferenceRuns ReferenceOf(const std::string& study, const std::vector<db::CellRo
 void CompareWithReference(const ReferenceRuns& reference, const ReferenceTask& task, int global_batch,
                           scalelab::v1::TimeToTarget& point);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "analysis/distributions.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::SlowestPart;
@@ -233,4 +233,4 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
   return part;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

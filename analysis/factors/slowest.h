@@ -12,7 +12,7 @@
 #include "analysis/factors/step_parts.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // One value of a unit in a repeat.
 struct UnitValue {
@@ -37,4 +37,4 @@ std::optional<scalelab::v1::SlowestPart> SlowestRank(const StepCell& cell, doubl
 // repeats whose ranks cannot be assigned to nodes.
 std::optional<scalelab::v1::SlowestPart> SlowestNode(const StepCell& cell, double confidence);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -7,7 +7,7 @@
 #include "analysis/factors/log_estimate.h"
 #include "analysis/statistics.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::Estimate;
@@ -158,4 +158,4 @@ ScalingFactors MakeFactors(const StepCell& point, const StepCell* base, const Cr
   return factors;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -15,7 +15,7 @@
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Seconds per step of one repeat.
 struct StepParts {
@@ -46,4 +46,4 @@ struct StepCell {
 scalelab::v1::ScalingFactors MakeFactors(const StepCell& point, const StepCell* base,
                                          const CriticalValues& critical);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

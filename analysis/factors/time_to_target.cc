@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr size_t kFewestRepeats = 3;
@@ -71,4 +71,4 @@ void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::Ti
                       ratio));
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

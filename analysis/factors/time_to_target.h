@@ -7,7 +7,7 @@
 
 #include "scalelab/v1/result.pb.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 struct TargetRepeat {
   std::optional<double> seconds;  // absent: it did not reach the target
@@ -24,4 +24,4 @@ std::vector<double> WithoutExtremes(const std::vector<std::optional<double>>& va
 // Compares the convergence with that of the base case, whose samples must be known for a result.
 void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::TimeToTarget& point);
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -25,30 +25,32 @@ namespace {
 namespace v1 = scalelab::v1;
 
 // Reads the losses of the first steps and epochs of the runs to compare.
-absl::StatusOr<std::vector<Losses>> ReadLosses(db::Store& store, const std::vector<ComparedRun>& runs) {
-  std::vector<Losses> losses;
-  for (const ComparedRun& run : runs) {
-    Losses& of_run = losses.emplace_back();
+absl::StatusOr<std::vector<analysis::Losses>> ReadLosses(db::Store& store,
+                                                         const std::vector<analysis::ComparedRun>& runs) {
+  std::vector<analysis::Losses> losses;
+  for (const analysis::ComparedRun& run : runs) {
+    analysis::Losses& of_run = losses.emplace_back();
     std::vector<std::pair<std::vector<int64_t>, std::vector<double>>> ranks;
     absl::Status read = store.ReadPoints(
-        {run.attempt_id, "train/loss", std::nullopt, kComparedSteps},
+        {run.attempt_id, "train/loss", std::nullopt, analysis::kComparedSteps},
         [&](db::Series series) { ranks.emplace_back(std::move(series.step), std::move(series.value)); });
     if (!read.ok()) return read;
-    of_run.steps = MeanOverRanks(ranks);
-    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, kComparedEpochs}, [&](db::Series series) {
-      // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
-      if (series.step.front() == 0) of_run.epochs = std::move(series.value);
-    });
+    of_run.steps = analysis::MeanOverRanks(ranks);
+    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, analysis::kComparedEpochs},
+                            [&](db::Series series) {
+                              // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
+                              if (series.step.front() == 0) of_run.epochs = std::move(series.value);
+                            });
     if (!read.ok()) return read;
   }
   return losses;
 }
 
 // Reads the code of users' programs that the runs of the study executed. Most runs have equal texts.
-absl::StatusOr<RunCodes> ReadCodes(db::Store& store, int64_t study_id) {
+absl::StatusOr<analysis::RunCodes> ReadCodes(db::Store& store, int64_t study_id) {
   const auto rows = db::ListRunCodes(store, study_id);
   if (!rows.ok()) return rows.status();
-  RunCodes codes;
+  analysis::RunCodes codes;
   std::map<std::string, size_t> known;
   for (const db::RunCode& row : *rows) {
     const auto [it, is_new] = known.try_emplace(row.json, codes.codes.size());
@@ -75,7 +77,7 @@ auto Meanwhile(Work work) {
 
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
                             const std::function<bool()>& over, v1::GetCurveResponse* curve,
-                            const ReferenceRuns* reference) {
+                            const analysis::ReferenceRuns* reference) {
   // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
   // rest of the curve.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
@@ -87,46 +89,46 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   const auto shared_rows = store.ListCurveRows(study.id);
   if (!shared_rows.ok()) return shared_rows.status();
   const std::vector<db::CurveRow>& rows = **shared_rows;
-  auto concurrency = Meanwhile([&]() -> absl::StatusOr<std::vector<Concurrency>> {
+  auto concurrency = Meanwhile([&]() -> absl::StatusOr<std::vector<analysis::Concurrency>> {
     const auto attempts = store.ListAttemptTimes(study.id, rows);
     if (!attempts.ok()) return attempts.status();
-    return FindConcurrency(*attempts, rows);
+    return analysis::FindConcurrency(*attempts, rows);
   });
   const auto values = store.ListCellValues(study.id);
   if (!values.ok()) return values.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
   const auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  const std::vector<ComparedRun> compared = RunsToCompare(*cells, *parameters, rows);
+  const std::vector<analysis::ComparedRun> compared = analysis::RunsToCompare(*cells, *parameters, rows);
   const auto losses = ReadLosses(store, compared);
   if (!losses.ok()) return losses.status();
   const auto concurrent = concurrency.get();
   if (!concurrent.ok()) return concurrent.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
-  const CurveOptions options;
-  CurvePlaces places;
-  auto differences = CompareTraining(*cells, compared, *losses);
-  differences.merge(DifferencesByDesign(*cells, *parameters));
-  *curve = MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
-  const ExplainedRows explained{*cells, *parameters, rows, places, reference};
-  AddTimesToTarget(explained, *curve);
+  const analysis::CurveOptions options;
+  analysis::CurvePlaces places;
+  auto differences = analysis::CompareTraining(*cells, compared, *losses);
+  differences.merge(analysis::DifferencesByDesign(*cells, *parameters));
+  *curve = analysis::MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
+  const analysis::ExplainedRows explained{*cells, *parameters, rows, places, reference};
+  analysis::AddTimesToTarget(explained, *curve);
   if (std::any_of(cells->begin(), cells->end(),
                   [](const db::CellRow& cell) { return RunsOwnProgram(cell.engine); })) {
     const auto codes = ReadCodes(store, study.id);
     if (!codes.ok()) return codes.status();
-    AddCodeVersions(*cells, rows, places, *codes, *curve);
+    analysis::AddCodeVersions(*cells, rows, places, *codes, *curve);
   }
   if (factors) {
     const auto of_ranks = times.get();
     if (!of_ranks.ok()) return of_ranks.status();
-    AddFactors(explained, *of_ranks, options, *curve);
+    analysis::AddFactors(explained, *of_ranks, options, *curve);
   }
   curve->set_study(absl::StrCat("studies/", study.id));
   curve->set_display_name(study.name);
   return absl::OkStatus();
 }
 
-absl::StatusOr<ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study) {
+absl::StatusOr<analysis::ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study) {
   const auto cells = store.ListCells(study.id);
   if (!cells.ok()) return cells.status();
   const auto rows = store.ListCurveRows(study.id);
@@ -137,7 +139,7 @@ absl::StatusOr<ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow
   if (!times.ok()) return times.status();
   const auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  return ReferenceOf(absl::StrCat("studies/", study.id), *cells, *parameters, **rows, *times);
+  return analysis::ReferenceOf(absl::StrCat("studies/", study.id), *cells, *parameters, **rows, *times);
 }
 
 }  // namespace scalelab::server

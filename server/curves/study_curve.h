@@ -16,9 +16,9 @@ namespace scalelab::server {
 // of the store. With factors, the convergence is compared with `reference`, unless it is null.
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
                             const std::function<bool()>& over, scalelab::v1::GetCurveResponse* curve,
-                            const ReferenceRuns* reference = nullptr);
+                            const analysis::ReferenceRuns* reference = nullptr);
 
 // Reads the runs of a study that are a reference for the convergence of others. Returns errors as above.
-absl::StatusOr<ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study);
+absl::StatusOr<analysis::ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study);
 
 }  // namespace scalelab::server

@@ -44,9 +44,9 @@ void Keep(std::deque<Value>& values, const Value& value) {
 std::optional<Band> BandOf(std::vector<double> values, double floor) {
   if (values.size() < kLeast) return std::nullopt;
   Band band;
-  band.median = Median(values);
+  band.median = analysis::Median(values);
   for (double& value : values) value = std::abs(value - band.median);
-  band.width = std::max(kDeviations * Median(values), floor);
+  band.width = std::max(kDeviations * analysis::Median(values), floor);
   return band;
 }
 

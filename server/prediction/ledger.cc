@@ -56,8 +56,8 @@ void Score(const StudyData& study, db::PredictionRow& row) {
                            : "its runs ended without a throughput";
     return;
   }
-  const v1::Estimate measured =
-      EstimateMean(throughputs, CriticalValues(CurveOptions().confidence), 0, kNoLimit);
+  const v1::Estimate measured = analysis::EstimateMean(
+      throughputs, analysis::CriticalValues(analysis::CurveOptions().confidence), 0, analysis::kNoLimit);
   row.state = db::PredictionRow::State::kScored;
   row.measured = measured.mean();
   if (measured.has_low()) row.measured_low = measured.low();
@@ -163,8 +163,8 @@ v1::PredictionSummary Summarise(const db::PredictionScores& scores) {
   if (scores.errors.empty()) return summary;
   std::vector<float> sizes;
   for (const double error : scores.errors) sizes.push_back(static_cast<float>(std::abs(error)));
-  summary.set_median_error(Quantile(sizes, 0.5));
-  summary.set_p90_error(Quantile(sizes, 0.9));
+  summary.set_median_error(analysis::Quantile(sizes, 0.5));
+  summary.set_p90_error(analysis::Quantile(sizes, 0.9));
   return summary;
 }
 

@@ -112,8 +112,8 @@ std::map<std::string, double> PredictByModels(const std::vector<MeasuredSize>& m
     sizes.push_back(size.ranks);
     speedups.push_back(size.throughput / base.throughput);
   }
-  const double serial = FitAmdahl(sizes, speedups, base.ranks).serial_fraction;
-  const UslFit usl = FitUsl(sizes, speedups, base.ranks);
+  const double serial = analysis::FitAmdahl(sizes, speedups, base.ranks).serial_fraction;
+  const analysis::UslFit usl = analysis::FitUsl(sizes, speedups, base.ranks);
   std::map<std::string, double> models = {
       {"amdahl", OfLaw(base, ranks, [&](double p) { return 1 + serial * (p - 1); })},
       {"usl", OfLaw(base, ranks,

@@ -109,7 +109,7 @@ std::optional<MeanStepParts> ReadParts(const StudyData& source, size_t cell,
     std::vector<double> steps;
     for (const db::RunTimes::Rank& rank : of_run.ranks) steps.push_back(rank.step);
     sums.exposed += exposed;
-    sums.compute += Mean(steps) - exposed;
+    sums.compute += analysis::Mean(steps) - exposed;
     sums.communication += of_run.comm_total.value_or(0);
     ++runs;
   }
@@ -164,8 +164,8 @@ std::map<std::string, Series> ReadAllSeries(const StudyData& source) {
   std::map<std::string, Series> all;
   TimesOfAttempts times;
   for (const db::RunTimes& of_run : source.times) times[of_run.attempt_id] = &of_run;
-  const v1::GetCurveResponse curve =
-      MakeCurve(source.spec, source.cells, source.parameters, source.rows, {.resamples = kResamples});
+  const v1::GetCurveResponse curve = analysis::MakeCurve(source.spec, source.cells, source.parameters,
+                                                         source.rows, {.resamples = kResamples});
   const CellNumbers cells = NumberCells(source);
   const SucceededRows succeeded = GroupSucceeded(source);
   for (const v1::CurveSeries& of_curve : curve.series()) {

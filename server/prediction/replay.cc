@@ -34,7 +34,7 @@ FitFactors FitNotNegative(const std::vector<FitTerm>& terms) {
   return first_is_better ? FitFactors{only_first, 0} : FitFactors{0, only_second};
 }
 
-double LargestOf(int count) { return NormalQuantile((count - 0.375) / (count + 0.25)); }
+double LargestOf(int count) { return analysis::NormalQuantile((count - 0.375) / (count + 0.25)); }
 
 std::optional<double> ComputeSeconds(const std::vector<PartsOfSize>& measured, double batch,
                                      int ranks_per_node) {

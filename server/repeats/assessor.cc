@@ -29,7 +29,7 @@ absl::StatusOr<Assessment> AssessStudy(db::Store& store, const AssessRequest& re
   if (!values.ok()) return values.status();
   const auto parameters = ReadCells(*values, *cells);
   if (!parameters.ok()) return parameters.status();
-  const auto widest = WidestHalfWidth(MakeCurve(spec, *cells, *parameters, rows));
+  const auto widest = analysis::WidestHalfWidth(analysis::MakeCurve(spec, *cells, *parameters, rows));
   const double asked = spec.adaptive_repeats().half_width();
   if (!widest.has_value() || !(*widest <= asked)) return Assessment();
   return Assessment{true, absl::StrFormat("not needed: after %d blocks the widest interval is +-%.2g%%, and "

@@ -32,7 +32,7 @@ struct Input {
   CellList parameters;
   std::optional<double> sequential;  // as in StudyRows
 
-  StudyRows AsRows() const { return {cells, parameters, *rows, study.name, sequential}; }
+  analysis::StudyRows AsRows() const { return {cells, parameters, *rows, study.name, sequential}; }
 };
 
 absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::string& name) {
@@ -50,7 +50,8 @@ absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::s
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
   std::optional<double> sequential;
   if (spec.has_adaptive_repeats())
-    sequential = SequentialConfidence(spec.adaptive_repeats(), cells->size(), BlocksWithResults(**rows));
+    sequential = analysis::SequentialConfidence(spec.adaptive_repeats(), cells->size(),
+                                                analysis::BlocksWithResults(**rows));
   return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
 }
 
@@ -69,7 +70,7 @@ absl::Status CheckShare(const char* field, double value, double most) {
 }
 
 // If several studies have the same display name, appends the resource name to each.
-void NameApart(const std::deque<Input>& inputs, std::vector<StudyRows>& studies) {
+void NameApart(const std::deque<Input>& inputs, std::vector<analysis::StudyRows>& studies) {
   std::map<std::string, int> count;
   for (const Input& input : inputs) ++count[input.study.name];
   for (size_t i = 0; i < studies.size(); ++i) {
@@ -90,7 +91,7 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
     return absl::InvalidArgumentError(
         "axis \"ranks\" cannot be compared; scalelab advise compares world sizes");
   std::deque<Input> inputs;
-  std::vector<StudyRows> studies;
+  std::vector<analysis::StudyRows> studies;
   for (const std::string& name : request.studies()) {
     if (over()) return absl::CancelledError("nobody waits for the comparison");
     auto input = ReadInput(store, call, name);
@@ -102,7 +103,7 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
     studies.push_back(inputs.emplace_back(*std::move(input)).AsRows());
   }
   NameApart(inputs, studies);
-  auto compared = CompareStudies(studies, request.axis(), request.equivalent(), over);
+  auto compared = analysis::CompareStudies(studies, request.axis(), request.equivalent(), over);
   if (!compared.ok()) return compared.status();
   *response = *std::move(compared);
   for (const Input& input : inputs) {
@@ -121,12 +122,12 @@ absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksReq
   if (auto s = CheckShare("epochs", request.epochs(), kMost); !s.ok()) return s;
   const auto input = ReadInput(store, call, request.study());
   if (!input.ok()) return input.status();
-  AdviceOptions options;
+  analysis::AdviceOptions options;
   if (request.min_gain() > 0) options.min_gain = request.min_gain();
   if (request.rank_hour_price() > 0) options.rank_hour_price = request.rank_hour_price();
   options.deadline_hours = request.deadline_hours();
   if (request.epochs() > 0) options.epochs = request.epochs();
-  for (v1::Advice& advice : AdviseRanks(input->AsRows(), options))
+  for (v1::Advice& advice : analysis::AdviseRanks(input->AsRows(), options))
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
   response->set_display_name(input->study.name);

@@ -126,8 +126,8 @@ class PointReader {
     }
     chosen_.clear();
     if (request_.max_points() > 0) {
-      chosen_ = Downsample({read_.step.begin(), read_.step.end()}, read_.value,
-                           static_cast<size_t>(request_.max_points()));
+      chosen_ = analysis::Downsample({read_.step.begin(), read_.step.end()}, read_.value,
+                                     static_cast<size_t>(request_.max_points()));
     }
     count_ = request_.max_points() > 0 ? chosen_.size() : read_.value.size();
     return absl::OkStatus();
@@ -150,7 +150,7 @@ class PointReader {
 // Computes the requested curve. `over` returns true once the call has ended.
 absl::Status FillCurve(db::Store& store, ClientCall& call, const v1::GetCurveRequest& request,
                        const std::function<bool()>& over, v1::GetCurveResponse* curve) {
-  std::optional<ReferenceRuns> reference;
+  std::optional<analysis::ReferenceRuns> reference;
   if (!request.reference().empty()) {
     const auto found = FindStudy(store, call, request.reference());
     if (!found.ok()) return found.status();

@@ -103,8 +103,9 @@ void BenchAnalysis(std::vector<Figure>& figures) {
   }
   const auto parameters = server::ReadCells(CellValues(1), cells);
   Check(parameters.status());
-  figures.push_back(Limit("curve/analysis_of_100_cells",
-                          MedianMilliseconds(21, [&] { server::MakeCurve({}, cells, *parameters, rows); })));
+  figures.push_back(Limit("curve/analysis_of_100_cells", MedianMilliseconds(21, [&] {
+                            analysis::MakeCurve({}, cells, *parameters, rows);
+                          })));
 }
 
 void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
@@ -127,7 +128,7 @@ void BenchPoints(const BenchOptions& options, std::vector<Figure>& figures) {
   figures.push_back(Limit("points/million_downsampled", MedianMilliseconds(21, [&] {
                             Check(store->ReadPoints({1, "step/metric_1", 0}, [](db::Series series) {
                               const std::vector<double> x(series.step.begin(), series.step.end());
-                              if (server::Downsample(x, series.value, 2000).size() != 2000)
+                              if (analysis::Downsample(x, series.value, 2000).size() != 2000)
                                 Check(absl::InternalError("not downsampled"));
                             }));
                           })));

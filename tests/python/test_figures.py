@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise unittest.SkipTest(f"{error}; install the Debian packages python3-numpy and python3-scipy") from None
 
-sys.path.insert(0, str(SOURCE / "tests" / "unit" / "server" / "analysis"))
+sys.path.insert(0, str(SOURCE / "tests" / "unit" / "analysis"))
 import scipy_test  # noqa: E402
 
 REPEATS = 4

@@ -7,7 +7,7 @@
 #include "analysis/ratios.h"
 #include "gtest/gtest.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 std::vector<const Sample*> Pointers(const std::vector<Sample>& samples) {
@@ -141,4 +141,4 @@ TEST(CellRatios, WithEightBlocksOnlyThoseThatBothHaveCount) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -5,7 +5,7 @@
 
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::CodeSnapshot;
@@ -115,4 +115,4 @@ TEST_F(CodeVersions, SeriesOfOtherHardwareHaveTheirOwnRuns) {
 TEST_F(CodeVersions, OtherEnginesHaveNone) { EXPECT_THAT(Series({}).code_versions(), IsEmpty()); }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using db::Cause;
@@ -193,4 +193,4 @@ TEST(CommunicationCost, ManyBlocksAreResampledAndAgreeWithFieller) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

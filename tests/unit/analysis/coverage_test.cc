@@ -10,7 +10,7 @@
 #include "tests/unit/analysis/fixture.h"
 #include "tests/unit/analysis/simulated_study.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr int kStudies = 2000;
@@ -270,4 +270,4 @@ TEST(AdviceCoverage, TheRightWorldSizeInNinetyPercentAndUndecidedInMostOfTheOthe
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

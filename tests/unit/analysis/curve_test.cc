@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using db::Cause;
@@ -279,4 +279,4 @@ TEST(Curve, OfANewStudyIsPendingAndOfNoCellsEmpty) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -20,7 +20,7 @@
 #include "tests/unit/analysis/fixture.h"
 #include "tests/unit/analysis/prediction_figures.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using nlohmann::json;
@@ -179,7 +179,7 @@ json Bands() {
   for (const std::ptrdiff_t count : {5, 6, 8}) {
     for (const double floor : {0.1, 12.0}) {
       const std::vector<double> earlier(values.begin(), values.begin() + count);
-      const Band band = *BandOf(earlier, floor);
+      const server::Band band = *server::BandOf(earlier, floor);
       out.push_back({earlier, floor, band.median, band.width});
     }
   }
@@ -375,10 +375,10 @@ json Targets() {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis
 
 int main() {
-  using namespace scalelab::server;
+  using namespace scalelab::analysis;
   nlohmann::json out{{"distributions", Distributions()}};
   for (const int n : {2, 3, 5, 7}) {
     out["studies"].push_back(Describe(MakeStudy(n, false, 0, 1), n));

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 const std::vector<double> kRanks = {1, 2, 4, 8, 16};
@@ -144,4 +144,4 @@ TEST(Fits, AreNotMadeOfWeakScaling) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

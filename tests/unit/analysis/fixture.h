@@ -14,7 +14,7 @@
 #include "analysis/precision.h"
 #include "google/protobuf/util/json_util.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Cells have the ids 1, 2, ... in the order in which they are added.
 class Results {
@@ -167,4 +167,4 @@ class Results {
   int next_repeat_ = 0;
 };
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using db::RunState;
@@ -244,4 +244,4 @@ TEST(Honesty, ALawThatDoesNotDescribeThePointsIsRefuted) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

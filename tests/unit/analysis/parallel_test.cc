@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 TEST(Parallel, CallsWithEachNumberOnce) {
@@ -55,4 +55,4 @@ TEST(Parallel, ACurveDoesNotDependOnTheThreads) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

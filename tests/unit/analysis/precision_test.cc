@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using ::testing::Contains;
@@ -179,4 +179,4 @@ TEST(Precision, SkippedRunsWereNotAskedFor) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

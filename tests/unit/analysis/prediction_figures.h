@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // Returns predictions with the values that they are computed from.
 nlohmann::json PredictionFigures();
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

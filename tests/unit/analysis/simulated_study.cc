@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "analysis/precision.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr double kRunSeconds = 60;
@@ -248,4 +248,4 @@ Decisions AdviceDecisions(const Truth& truth, int studies, uint64_t seed, const 
   return decisions;
 }
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

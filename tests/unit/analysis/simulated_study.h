@@ -8,7 +8,7 @@
 
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 
 // The disturbances of the throughput of a run. Deviations are shares of the throughput.
 struct Noise {
@@ -93,4 +93,4 @@ struct NearTruth {
 // and below, at two levels of noise. With 5 repeats, the standard error is the noise of a run x sqrt(2 / 5).
 std::vector<NearTruth> AdviceTruthsNearTheLimit();
 
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

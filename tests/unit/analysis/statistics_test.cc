@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -188,4 +188,4 @@ TEST(Bootstrap, MissingBlocksAreLeftOutOfTheirMeans) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using testing::ElementsAre;
@@ -320,4 +320,4 @@ TEST(Training, ACurveShowsADifferenceAtItsPointAndInItsNotes) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -12,7 +12,7 @@
 #include "tests/unit/analysis/fixture.h"
 #include "tests/unit/analysis/simulated_study.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using ::testing::AllOf;
@@ -289,4 +289,4 @@ TEST(Advise, OnATruthAtTheLimitIsUndecided) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

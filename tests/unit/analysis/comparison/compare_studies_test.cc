@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::ComparedPair;
@@ -174,4 +174,4 @@ TEST(CompareStudies, IntervalsOfEqualStudiesContainZeroAsOftenAsTheySay) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

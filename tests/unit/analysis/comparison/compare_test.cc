@@ -8,7 +8,7 @@
 #include "tests/unit/analysis/fixture.h"
 #include "tests/unit/analysis/simulated_study.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::ComparedPair;
@@ -186,4 +186,4 @@ TEST(Compare, IntervalsOverSeveralStudiesContainTheTruthInAbout95Percent) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

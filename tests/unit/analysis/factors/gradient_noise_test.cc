@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using ::testing::HasSubstr;
@@ -115,4 +115,4 @@ TEST(FiellerInterval, IsThatOfTheMeanWhereTheDenominatorIsExact) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

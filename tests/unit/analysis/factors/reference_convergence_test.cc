@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::TimeToTarget;
@@ -139,4 +139,4 @@ TEST(ReferenceConvergence, ACurveIsComparedWithTheRunsOfAnotherStudy) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 db::RunTimes WithWork(const std::vector<double>& work, const std::string& nodes = "n0",
@@ -117,4 +117,4 @@ TEST(Slowest, EqualRanksAreRarelyAccused) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/fixture.h"
 
-namespace scalelab::server {
+namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::ScalingFactors;
@@ -115,4 +115,4 @@ TEST(StepParts, HiddenCommunicationNeedsNoOtherRuns) {
 }
 
 }  // namespace
-}  // namespace scalelab::server
+}  // namespace scalelab::analysis

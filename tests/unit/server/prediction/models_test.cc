@@ -203,10 +203,10 @@ TEST(PublishedCurves, TheLawsWouldMakeErrorsAndIntervalsLarger) {
     widths_with.push_back(100 * (std::sqrt(with.high / with.low) - 1));
     covered_with += with.low <= measured && measured <= with.high;
   }
-  EXPECT_NEAR(Median(errors), 3.1, 0.051);
-  EXPECT_NEAR(Median(errors_with), 8.7, 0.051);
-  EXPECT_NEAR(Median(widths), 10.1, 0.051);
-  EXPECT_NEAR(Median(widths_with), 16.4, 0.051);
+  EXPECT_NEAR(analysis::Median(errors), 3.1, 0.051);
+  EXPECT_NEAR(analysis::Median(errors_with), 8.7, 0.051);
+  EXPECT_NEAR(analysis::Median(widths), 10.1, 0.051);
+  EXPECT_NEAR(analysis::Median(widths_with), 16.4, 0.051);
   EXPECT_EQ(covered_with, 8);
 }
 
