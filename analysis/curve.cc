@@ -69,9 +69,9 @@ class CurveMaker {
     if (spec_.measure().communication()) comparisons_ = FindComparisons(cells_, parameters_);
     GroupCells();
     AssignRows();
-    bootstrap_.emplace(blocks_, options_.resamples,
-                       Adaptive() ? SequentialConfidence(spec_.adaptive_repeats(), cells_.size(), blocks_)
-                                  : options_.confidence);
+    const double confidence =
+        SequentialConfidenceOf(spec_, cells_, parameters_, rows_).value_or(options_.confidence);
+    bootstrap_.emplace(blocks_, options_.resamples, confidence);
     CollectPoints();
     ReadBaseline();
     struct Part {
@@ -91,7 +91,10 @@ class CurveMaker {
       MakeSeries(parts[i].group, parts[i].fingerprint, *response.mutable_series(static_cast<int>(i)),
                  of_series[i]);
     });
-    if (places != nullptr) places->series = std::move(of_series);
+    if (places != nullptr) {
+      places->series = std::move(of_series);
+      places->confidence = confidence;
+    }
     return response;
   }
 
@@ -132,9 +135,7 @@ class CurveMaker {
   std::vector<size_t> group_of_;                      // by cell; unused for communication baselines
   std::vector<Comparison> comparisons_;               // by cell
   std::vector<std::vector<const db::CurveRow*>> of_;  // rows by cell
-  // By repeat: its number among the repeats in which a run succeeded; -1: none did. Repeats that have not run yet must
-  // not count: the bootstrap would draw from them, and the model of blocks would not be used if there are many.
-  std::vector<int> block_of_repeat_;
+  std::vector<int> block_of_repeat_;                  // see BlockOfRepeat
   int blocks_ = 0;
   std::optional<BlockBootstrap> bootstrap_;
   std::map<std::string, Hardware> hardware_;  // by fingerprint; without communication baselines
@@ -197,14 +198,9 @@ void CurveMaker::AssignRows() {
       fingerprint = &row.fingerprint;
       ++*runs;
     }
-    if (row.repeat >= 0 && static_cast<size_t>(row.repeat) >= block_of_repeat_.size()) {
-      block_of_repeat_.resize(row.repeat + 1, -1);
-    }
-    if (row.repeat >= 0) block_of_repeat_[row.repeat] = 0;
   }
-  for (int& block : block_of_repeat_) {
-    if (block == 0) block = blocks_++;
-  }
+  block_of_repeat_ = BlockOfRepeat(rows_);
+  blocks_ = BlocksWithResults(block_of_repeat_);
   for (Group& group : groups_) {
     int most = 0;
     for (const auto& [fingerprint, runs] : group.fingerprints) {

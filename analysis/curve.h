@@ -30,6 +30,7 @@ struct CurvePlaces {
     std::string baseline_fingerprint;
   };
   std::vector<Series> series;
+  double confidence = 0.95;  // of the intervals of the curve
 };
 
 // Computes the curve of one study. `spec` is its expanded specification, and `parameters[i]` belongs to

@@ -283,7 +283,7 @@ std::optional<scalelab::v1::LackOfFit> TestFit(const Series& series, const Param
   test.set_deviation_df(df);
   test.set_noise_df(model->comparison_df());
   test.set_p(FisherTail(test.f(), df, model->comparison_df()));
-  test.set_rejected(test.p() < 1 - series.bootstrap.critical().confidence());
+  test.set_rejected(test.p() < 1 - kConfidence);
   return test;
 }
 

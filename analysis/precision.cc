@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+
+#include "analysis/sample.h"
 
 namespace scalelab::analysis {
 namespace {
@@ -25,12 +26,17 @@ double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells, in
   return first_look == 3 ? 0.975 : 0.97;
 }
 
-int BlocksWithResults(const std::vector<db::CurveRow>& rows) {
-  std::set<int> blocks;
-  for (const db::CurveRow& row : rows) {
-    if (row.state == db::RunState::kSucceeded && row.repeat >= 0) blocks.insert(row.repeat);
+std::optional<double> SequentialConfidenceOf(const v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+                                             const CellList& parameters,
+                                             const std::vector<db::CurveRow>& rows) {
+  if (!spec.has_adaptive_repeats()) return std::nullopt;
+  size_t with_intervals = 0;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (cells[i].excluded || parameters.SpecWithoutCommand(i).communication_baseline()) continue;
+    ++with_intervals;
   }
-  return static_cast<int>(blocks.size());
+  return SequentialConfidence(spec.adaptive_repeats(), with_intervals,
+                              BlocksWithResults(BlockOfRepeat(rows)));
 }
 
 std::optional<double> WidestHalfWidth(const v1::GetCurveResponse& curve) {

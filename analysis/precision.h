@@ -20,18 +20,22 @@
 #include "db/records.h"
 #include "scalelab/v1/result.pb.h"
 #include "scalelab/v1/study.pb.h"
+#include "study/cell_list.h"
 
 namespace scalelab::analysis {
 
-// Returns the confidence at which the intervals of a study with this rule and this number of cells are computed
-// when `blocks` blocks have results. It is 96.5%, except with one or two cells after the first look: there it is
+// Returns the confidence at which the intervals of a study with this rule are computed when `blocks` blocks have
+// results. `cells` is the number of cells with intervals. It is 96.5%, except with one or two cells after the first look: there it is
 // 98% if `min` is 2, 97.5% if it is 3, and 97% otherwise. Each look is a chance to end with a deviation that is
 // too small, and the deviation of few blocks varies most. With more cells, all of their intervals must be narrow,
 // which rarely happens by chance.
 double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells, int blocks);
 
-// Returns the number of blocks (repeats) in which at least one run has succeeded.
-int BlocksWithResults(const std::vector<db::CurveRow>& rows);
+// Returns the SequentialConfidence of a study with adaptive_repeats, and nothing for other studies. Excluded cells and
+// communication baselines have no intervals. `parameters[i]` belongs to `cells[i]`.
+std::optional<double> SequentialConfidenceOf(const v1::StudySpec& spec, const std::vector<db::CellRow>& cells,
+                                             const CellList& parameters,
+                                             const std::vector<db::CurveRow>& rows);
 
 // Returns the largest half width of the intervals of a curve, relative to the value: of the speedups or, if there is only one
 // world size in each series, of the mean throughputs. Infinity if one of the points with results has no interval yet, nothing if

@@ -1,6 +1,26 @@
 #include "analysis/sample.h"
 
+#include <algorithm>
+
 namespace scalelab::analysis {
+
+std::vector<int> BlockOfRepeat(const std::vector<db::CurveRow>& rows) {
+  std::vector<int> block;
+  for (const db::CurveRow& row : rows) {
+    if (row.state != db::RunState::kSucceeded || row.repeat < 0) continue;
+    if (static_cast<size_t>(row.repeat) >= block.size()) block.resize(row.repeat + 1, -1);
+    block[row.repeat] = 0;
+  }
+  int blocks = 0;
+  for (int& number : block) {
+    if (number == 0) number = blocks++;
+  }
+  return block;
+}
+
+int BlocksWithResults(const std::vector<int>& block_of_repeat) {
+  return block_of_repeat.empty() ? 0 : block_of_repeat.back() + 1;
+}
 
 std::vector<Sample> InCommonBlocks(const std::vector<const Sample*>& samples) {
   std::vector<Sample> common(samples.size());

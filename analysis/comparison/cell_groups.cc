@@ -22,7 +22,7 @@ class Reader {
  public:
   explicit Reader(std::string axis) : axis_(std::move(axis)) {}
 
-  // Adds a study. `block` is the block of all its values; with -1, the block of a value is its repeat.
+  // Adds a study. `block` is the block of all its values; with -1, the block of a value is that of its repeat.
   void Read(const StudyRows& study, int block);
   CellGroups groups;
 
@@ -36,6 +36,7 @@ class Reader {
 
   const std::string axis_;
   std::map<std::tuple<std::string, int, std::string>, size_t> group_of_;
+  std::vector<int> block_of_repeat_;  // of the study, see BlockOfRepeat
 };
 
 Reader::Place Reader::PlaceOf(const json& key, const std::string& name, int ranks,
@@ -71,7 +72,7 @@ void Reader::AddCell(const db::CellRow& cell, json key, const std::vector<const 
       logs[row->fingerprint].push_back(std::log(*row->throughput));
       continue;
     }
-    place.sample.block.push_back(row->repeat);
+    place.sample.block.push_back(block_of_repeat_[row->repeat]);
     place.sample.value.push_back(*row->throughput);
     if (row->started > 0) place.sample.time.push_back(static_cast<double>(row->started) / 1e6);
   }
@@ -84,13 +85,17 @@ void Reader::AddCell(const db::CellRow& cell, json key, const std::vector<const 
 
 void Reader::Read(const StudyRows& study, int block) {
   static const MetricRange& range = RangeOf("run/throughput");
+  block_of_repeat_ = BlockOfRepeat(study.rows);
   std::unordered_map<int64_t, std::vector<const db::CurveRow*>> rows;
   for (const db::CurveRow& row : study.rows) {
     if (row.state != db::RunState::kSucceeded || row.repeat < 0) continue;
     if (!row.throughput.has_value() || !range.Contains(*row.throughput)) continue;
     rows[row.cell_id].push_back(&row);
-    groups.blocks = std::max(groups.blocks, (block < 0 ? row.repeat : block) + 1);
   }
+  if (block < 0)
+    groups.blocks = BlocksWithResults(block_of_repeat_);
+  else if (!rows.empty())
+    groups.blocks = block + 1;
   for (size_t i = 0; i < study.cells.size(); ++i) {
     const auto found = rows.find(study.cells[i].id);
     if (found == rows.end() || study.parameters.SpecWithoutCommand(i).communication_baseline()) continue;

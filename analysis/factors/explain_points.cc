@@ -131,7 +131,7 @@ void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse
 void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve) {
   const RepeatFinder finder(input, times);
-  const CriticalValues critical(options.confidence);
+  const CriticalValues critical(input.places.confidence);
   const bool with_targets = HasTargets(input.parameters.values());
   const auto add = [&](size_t s) {
     auto& series = *curve.mutable_series(static_cast<int>(s));
@@ -152,7 +152,7 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
           places.baseline == places.cells[p] && places.baseline_fingerprint == series.fingerprint();
       StepCell other;
       if (!is_base) other = CellOf(cell, repeats);
-      AddFactorsOf(is_base ? base : other, base.repeats.empty() ? nullptr : &base, options.confidence,
+      AddFactorsOf(is_base ? base : other, base.repeats.empty() ? nullptr : &base, input.places.confidence,
                    critical, point);
       const std::vector<GradientNorms> norms = NormsOf(repeats);
       if (!norms.empty())

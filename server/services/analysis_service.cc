@@ -48,10 +48,7 @@ absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::s
   if (!parameters.ok()) return parameters.status();
   v1::StudySpec spec;
   if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
-  std::optional<double> sequential;
-  if (spec.has_adaptive_repeats())
-    sequential = analysis::SequentialConfidence(spec.adaptive_repeats(), cells->size(),
-                                                analysis::BlocksWithResults(**rows));
+  const auto sequential = analysis::SequentialConfidenceOf(spec, *cells, *parameters, **rows);
   return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
 }
 

@@ -195,7 +195,11 @@ TEST(IntervalTest, OfFitsCoverParametersNearZero) {
 }
 
 TEST(IntervalTest, ATrueLawIsSeldomRefuted) {
-  for (const int n : {2, 5, 10}) EXPECT_LE(FalseRefutations(NoiseKinds()[1], n, 400, 14), 0.05 + 0.03) << n;
+  for (const bool usl : {false, true}) {
+    for (const int n : {2, 5, 10})
+      EXPECT_LE(FalseRefutations(NoiseKinds()[1], n, 400, 14, usl), 0.05 + 0.03)
+          << "n = " << n << ", usl " << usl;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Studies, CoverageTest,

@@ -138,11 +138,7 @@ class Results {
     return AdviseRanks(AsRows(parameters), options);
   }
   StudyRows AsRows(const CellList& parameters) const {
-    StudyRows rows{cells_, parameters, rows_};
-    if (spec_.has_adaptive_repeats())
-      rows.sequential =
-          SequentialConfidence(spec_.adaptive_repeats(), cells_.size(), BlocksWithResults(rows_));
-    return rows;
+    return {cells_, parameters, rows_, {}, SequentialConfidenceOf(spec_, cells_, parameters, rows_)};
   }
   CellList Parameters() const {
     CellList parameters;

@@ -54,7 +54,7 @@ TEST(Precision, BlocksWithoutAResultAreNoLooks) {
   results.Cell(2).Ok({200}).Other(db::RunState::kFailed).Other(db::RunState::kFailed);
   const CellList parameters = results.Parameters();
   const StudyRows rows = results.AsRows(parameters);
-  EXPECT_EQ(BlocksWithResults(rows.rows), 2);
+  EXPECT_EQ(BlocksWithResults(BlockOfRepeat(rows.rows)), 2);
   EXPECT_EQ(rows.sequential, 0.965);
 }
 
@@ -91,6 +91,68 @@ TEST(Precision, AdviceHasTheIntervalsOfTheCurve) {
   EXPECT_NEAR(gain.mean(), speedup.mean() - 1, 1e-12);
   EXPECT_NEAR(gain.low(), speedup.low() - 1, 1e-12);
   EXPECT_NEAR(gain.high(), speedup.high() - 1, 1e-12);
+}
+
+TEST(Precision, AdviceHasTheIntervalsOfTheCurveAfterARepeatWithoutResults) {
+  Results results;
+  const std::vector<std::vector<double>> throughputs = {{100, 110}, {190, 200}, {350, 390}, {700, 720}};
+  for (int i = 0; i < 4; ++i)
+    results.Cell(1 << i).Ok({throughputs[i][0]}).Other(db::RunState::kFailed).Ok({throughputs[i][1]});
+  const auto curve = results.Curve();
+  const auto& speedup = curve.series(0).points(1).speedup();
+  const auto advice = results.Advise({});
+  const auto& gain = advice.at(0).sizes(1).gain();
+  ASSERT_TRUE(speedup.has_low());
+  EXPECT_NEAR(gain.low(), speedup.low() - 1, 1e-12);
+  EXPECT_NEAR(gain.high(), speedup.high() - 1, 1e-12);
+}
+
+TEST(Precision, OnlyCellsWithIntervalsCount) {
+  Results results = Adaptive(2);
+  results.Engine("native/ddp", 1).Ok({100, 101, 102});
+  results.Baseline("native/ddp", 1).Ok({100, 101, 102});
+  results.Engine("native/ddp", 2).Ok({190, 192, 191});
+  results.Engine("native/ddp", 4).Excluded();
+  EXPECT_EQ(results.AsRows(results.Parameters()).sequential, 0.98) << "as in a study of two cells";
+}
+
+TEST(Precision, FactorsHaveTheConfidenceOfTheStudy) {
+  const auto half_width = [](bool adaptive) {
+    Results results = adaptive ? Adaptive(3) : Results();
+    results.Cell(1).Cell(2);
+    for (const double wait : {0.10, 0.12, 0.15}) {
+      db::RunTimes times;
+      times.ranks = {{1, wait, 0}, {1, wait, 0}};
+      results.Ok({256}).Times(times);
+    }
+    const auto curve = results.Explained();
+    const auto& found = curve.series(0).points(1).factors().communication();
+    return std::log(found.high() / found.mean());
+  };
+  EXPECT_NEAR(half_width(true) / half_width(false), StudentQuantile(0.9825, 2) / StudentQuantile(0.975, 2),
+              1e-6);
+}
+
+TEST(Precision, TheTestOfALawHasItsOwnLevel) {
+  // p is between 3.5 and 5%.
+  const auto rejected = [](bool adaptive) {
+    Results results = adaptive ? Adaptive(3) : Results();
+    results.Cell(1)
+        .Ok({100, 101, 99})
+        .Cell(2)
+        .Ok({190, 194, 192})
+        .Cell(4)
+        .Ok({400, 380, 390})
+        .Cell(8)
+        .Ok({600, 630, 645});
+    const auto curve = results.Curve();
+    const auto& test = curve.series(0).fits(0).lack_of_fit();
+    EXPECT_GT(test.p(), 0.035);
+    EXPECT_LT(test.p(), 0.05);
+    return test.rejected();
+  };
+  EXPECT_TRUE(rejected(false));
+  EXPECT_TRUE(rejected(true));
 }
 
 TEST(Precision, AdviceOmitsASizeThatSharesNoBlockWithASmallerOne) {

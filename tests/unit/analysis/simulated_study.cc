@@ -184,14 +184,17 @@ Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, i
   return coverage;
 }
 
-double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed) {
+double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed, bool usl) {
   Truth truth;
+  if (usl) truth.coherency = 0.001;
+  const int fit = usl ? 1 : 0;
   truth.ranks = {1, 2, 4, 8, 16};
   std::mt19937_64 random(seed);
   double refuted = 0;
   for (int study = 0; study < studies; ++study) {
     const auto curve = Simulate(truth, noise, repeats, random).Curve({.resamples = 200, .confidence = 0.95});
-    refuted += curve.series(0).fits_size() > 0 && curve.series(0).fits(0).lack_of_fit().rejected();
+    const auto& fits = curve.series(0).fits();
+    refuted += fits.size() > fit && fits[fit].lack_of_fit().rejected();
   }
   return refuted / studies;
 }

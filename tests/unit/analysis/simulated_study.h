@@ -58,8 +58,9 @@ Coverage SpeedupCoverage(const Noise& noise, int cells, int repeats, int studies
 // if `contention`, of its contention.
 Coverage FitCoverage(double serial, bool usl, const Noise& noise, int repeats, int studies, uint64_t seed,
                      bool contention = false);
-// Returns how often a fit of Amdahl's law is refuted although the law is true.
-double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed);
+// Returns how often a fit is refuted although its law is true: Amdahl's law or, if `usl`, the Universal Scalability Law
+// with a coherency above 0.
+double FalseRefutations(const Noise& noise, int repeats, int studies, uint64_t seed, bool usl = false);
 
 struct AdaptiveRule {
   int min = 2, max = 10;
