@@ -87,6 +87,18 @@ with scalelab.run() as run:
         run.step(loss=1 / (step + 1), total_s=0.01)
 """
 
+# On one rank, fails after its first step. On two ranks, reports losses.
+FAILING_FIRST = """
+import scalelab
+
+with scalelab.run() as run:
+    run.step(loss=1.0)
+    if run.world_size == 1:
+        raise RuntimeError("out of memory")
+    for step in range(11):
+        run.step(loss=0.5)
+"""
+
 # A short run: waits while a file exists, and reports three losses.
 SHORT = """
 while [ -e HOLD ]; do sleep 0.05; done
@@ -124,7 +136,7 @@ HARD_PICTURES = """
         return {x: 2 ** k, y, low: y * (1 - half), high: y * (1 + half), note: 'n=5', open: k % 2 === 1};
       });
       const lines = (series, count, first, half) => linePlot({title: 'Throughput', xTitle: 'ranks', yTitle: 'samples/s',
-        ideal: (x) => first * x, series: Array.from({length: series}, (_, i) => (
+        ideals: [{name: 'ideal', at: (x) => first * x}], series: Array.from({length: series}, (_, i) => (
           {name: `engine=framework-${i}/strategy`, points: points(count, first * (1 + i / 10), half)}))});
       const differences = (rows, effect) => forestPlot('Differences', Array.from({length: rows}, (_, i) => ({
         name: `MMMM / WWWW, learning_rate=0.00${i} momentum=0.9 model=resnet50, ${2 ** i} ranks`,
@@ -207,9 +219,8 @@ INTERRUPTED = """
     };
     addEventListener('scalelab-connection', ({detail}) => works.push(detail), {signal: leave.signal});
     import(`${location.origin}/assets/learning.mjs`).then(async ({learningChart}) => {
-      const chart = await learningChart(() => true, leave.signal, 'studies/1/runs/1');
+      const chart = await learningChart(() => true, leave.signal);
       document.getElementById('main').append(chart.element);
-      await new Promise((resolve) => setTimeout(resolve));  // the first request of the chart itself has been answered
       refuse = true;
       await chart.show(['1', '2'].map((run) => ({name: `studies/1/runs/${run}`, label: `run ${run}`})));
       done([works.includes(false), chart.element.querySelector('.chart-values').textContent,
@@ -218,6 +229,74 @@ INTERRUPTED = """
       chart.element.remove();
     }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
 
+# Shows a learning chart of three runs: the points of the first cannot be read, and the others have different metrics. Passes the
+# offered metrics, the last values, and the notes below the chart, and the notes after the points can be read.
+UNREADABLE = """
+    const done = arguments[0], fetched = window.fetch, leave = new AbortController();
+    const end = 'event: end\\ndata: {}\\n\\n';
+    const points = (key) => `data: {"key":"${key}","step":["0","9"],"time":[0,9],"value":[2,1]}\\n\\n${end}`;
+    const damaged = 'event: error\\ndata: {"error":{"code":"INTERNAL","message":"the points are damaged"}}\\n\\n';
+    let answers = {'runs/1': damaged, 'runs/2': points('eval/accuracy'), 'runs/3': points('train/loss')};
+    window.fetch = async (path, options) => {
+      if (path !== 'api/ReadPoints') return fetched(path, options);
+      const {run, key} = JSON.parse(options.body), answer = answers[run];
+      return new Response(key && !answer.includes(key) && !answer.includes('error') ? end : answer);
+    };
+    import(`${location.origin}/assets/learning.mjs`).then(async ({learningChart}) => {
+      const chart = await learningChart(() => true, leave.signal);
+      document.getElementById('main').append(chart.element);
+      const runs = Object.keys(answers).map((name) => ({name, label: name}));
+      const notes = () => [...chart.element.querySelectorAll('.error')].map((note) => note.textContent);
+      await chart.show(runs);
+      const results = [[...chart.element.querySelectorAll('#metric option')].map(({value}) => value),
+        chart.element.querySelector('.chart-values').textContent, notes()];
+      answers['runs/1'] = points('train/loss');
+      await chart.show(runs);
+      done([...results, chart.element.querySelector('.chart-values').textContent, notes()]);
+      leave.abort();
+      chart.element.remove();
+    }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
+
+# Draws the speedups of three series with two baselines. Passes the names of the ideal lines, and whether each has at least two points.
+IDEALS = """
+    const done = arguments[0];
+    import(`${location.origin}/assets/curves.mjs`).then(({curvePicture}) => {
+      const series = [1, 2, 2].map((baseline_ranks, i) => ({key: {engine: `engine-${i}`}, baseline_ranks,
+        points: [1, 2, 4].filter((ranks) => ranks >= baseline_ranks).map((ranks) => (
+          {ranks, n: 1, asked: 1, speedup: {mean: 0.7 * ranks / baseline_ranks}}))}));
+      const lines = [...curvePicture(series, 'speedup').querySelectorAll('path.rule')].filter((line) => line.textContent);
+      done(lines.map((line) => [line.textContent, line.getAttribute('d').split(/[ML]/).filter(Boolean).length > 1]));
+    }).catch((error) => done(String(error)));"""
+
+# Compares studies with 40 differences and a note on each. Passes the number of drawn differences, whether the page names the
+# number of all differences, and the number of notes.
+MANY_DIFFERENCES = """
+    const done = arguments[0], fetched = window.fetch, leave = new AbortController();
+    const groups = Array.from({length: 40}, (_, i) => ({ranks: i + 1, notes: [`a note on ${i + 1} ranks`, 'a note on all'],
+      pairs: [{first: 'a', second: 'b', effect: {mean: 0.1, low: 0, high: 0.2}, verdict: 'FASTER'}]}));
+    window.fetch = async (path, options) => {
+      if (path === 'api/CompareCells') return new Response(JSON.stringify({axis: 'engine', groups}));
+      return path === 'api/GetCurve' ? new Response('{"study":"studies/1"}') : fetched(path, options);
+    };
+    import(`${location.origin}/assets/compare.mjs`).then(async ({comparePage}) => {
+      const page = document.createElement('main');
+      await comparePage(page, {query: new URLSearchParams('studies=1&axis=engine'), signal: leave.signal});
+      done([page.querySelectorAll('.forest .mark').length, page.textContent.includes('the first 30 of 40 differences'),
+        page.textContent.match(/a note on/g).length]);
+    }).catch((error) => done(String(error))).finally(() => { window.fetch = fetched; });"""
+
+# Changes the text of the page for new studies before the first answer about it arrives.
+CHANGED_MEANWHILE = """
+    const fetched = window.fetch;
+    window.fetch = async (path, options) => {
+      const response = await fetched(path, options);
+      if (path !== 'api/ParseStudy') return response;
+      window.fetch = fetched;
+      const text = document.getElementById('study');
+      text.value = text.value.replace('my-study', 'changed-study');
+      text.dispatchEvent(new Event('input'));
+      return response;
+    };"""
 
 # Calls a server that accepts requests and sends no response, and one whose response stops before its first byte. Timers end
 # at once. Passes the outcome of a call and of a stream that ends by itself, whether the page reported that the server does
@@ -411,6 +490,52 @@ class DashboardTest(InDirectory):
         self.write("END", "")
         self.browser.wait_for(marks, 2)
 
+    def test_the_choice_of_a_measure_keeps_the_focus_while_curves_grow(self) -> None:
+        self.write("train.py", GROWING)
+        study = self.submit(matrix={"ranks": [1, 2]}, repeats=1, order="listed")
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}/curves", "95% interval")
+        marks = "return document.querySelectorAll('figure svg.plot .mark').length === arguments[0]"
+        self.browser.wait_for(marks, 1)
+        self.browser.focus("#measure")
+        self.browser.press("Down")
+        self.browser.wait_text("Speedup (strong scaling)")
+        self.browser.run("window.measure = document.activeElement; window.table = document.querySelector('#panel .table')")
+        for name in ("GO", "END"):
+            self.write(name, "")
+        self.browser.wait_for(marks, 2)
+        kept = "return [document.activeElement === window.measure, window.measure.value, window.table.isConnected]"
+        self.assertEqual(self.browser.run(kept), [True, "speedup", True])
+        self.assertIn("Speedup (strong scaling)", self.browser.text())
+
+    def test_the_picture_of_speedups_has_an_ideal_line_for_each_baseline(self) -> None:
+        study = self.submit(matrix={"ranks": [1, 2]}, repeats=2)
+        other = self.submit(study="other", matrix={"ranks": [2]}, repeats=2)
+        for name in (study, other):
+            self.service.run("study", "wait", name)
+        self.log_in()
+        self.assertEqual(self.browser.run_async(IDEALS), [["ideal, baseline ranks 1", True], ["ideal, baseline ranks 2", True]])
+        self.go(f"#/compare?studies={study.split('/')[1]},{other.split('/')[1]}", "First relative to second")
+        self.assertEqual(self.browser.run("return [...document.querySelectorAll('path.rule title')].map((e) => e.textContent)"),
+                         ["ideal, baseline ranks 1", "ideal, baseline ranks 2", "ideal"])  # of speedups, and of efficiencies
+
+    def test_a_comparison_names_the_number_of_all_differences_and_shows_all_notes(self) -> None:
+        self.log_in()
+        self.go("#/submit", "Submit a study")  # a page that makes no calls by itself
+        self.assertEqual(self.browser.run_async(MANY_DIFFERENCES), [30, True, 41])
+
+    def test_learning_curves_of_other_runs_are_shown_if_the_first_run_has_no_metric(self) -> None:
+        self.write("train.py", FAILING_FIRST)
+        study = self.submit(matrix={"ranks": [1, 2]}, repeats=1, order="listed", retry={"max": 0})
+        self.log_in()
+        self.go(f"#/studies/{study.split('/')[1]}", "1 succeeded, 1 failed")
+        self.go(f"#/studies/{study.split('/')[1]}/learning", "Choose runs")
+        self.browser.wait_for("return document.querySelector('.chart-values').textContent.includes('ranks=2 repeat 0: 0.5')")
+        self.assertNotIn("has reported a metric yet", self.browser.text())
+        self.browser.run("document.querySelector('details').open = true")
+        self.browser.click(".choices label", "ranks=2")
+        self.browser.wait_text("The run has not reported a metric yet.")
+
     def test_the_learning_curve_of_every_run_that_has_started_can_be_chosen(self) -> None:
         hold = pathlib.Path(self.write("hold", ""))
         self.write("short.sh", SHORT.replace("HOLD", str(hold)))
@@ -537,6 +662,12 @@ class DashboardTest(InDirectory):
         self.log_in()
         self.assertEqual(self.browser.run_async(INTERRUPTED), [True, "run 1: 1; run 2: 1", ["", "8 4"]])
 
+    def test_a_run_whose_points_cannot_be_read_is_named_beside_the_curves_of_the_others(self) -> None:
+        self.log_in()
+        self.assertEqual(self.browser.run_async(UNREADABLE), [
+            ["eval/accuracy", "train/loss"], "runs/3: 1", ["The points of runs/1 cannot be read: the points are damaged"],
+            "runs/1: 1; runs/3: 1", []])
+
     def test_a_server_that_accepts_requests_and_never_answers_is_reported(self) -> None:
         self.log_in()
         self.go("#/submit", "Submit a study")  # a page that makes no calls by itself
@@ -592,6 +723,18 @@ class DashboardTest(InDirectory):
                          "study: x\nmatix: 1\n")
         self.browser.click("button", "Check")
         self.browser.wait_text("study:2:1")
+
+    def test_a_text_that_changes_while_the_server_reads_it_is_not_submitted_in_its_old_form(self) -> None:
+        self.service.run("admin", "drain")
+        self.log_in()
+        self.go("#/submit", "Submit a study")
+        self.browser.run(CHANGED_MEANWHILE)
+        self.browser.click("button", "Submit")
+        self.browser.wait_text("The text has changed in the meantime.")
+        self.assertEqual(self.service.json("study", "list").get("studies", []), [])
+        self.browser.click("main button", "Submit")
+        self.browser.wait_text("6 queued")
+        self.assertEqual([study["display_name"] for study in self.service.json("study", "list")["studies"]], ["changed-study"])
 
     def test_the_keyboard_reaches_every_run(self) -> None:
         study = self.submit()

@@ -6,6 +6,7 @@ import {errorText, h, keyText, lastPart, number, table} from './dom.mjs';
 import {forestPlot} from './plot.mjs';
 
 const MOST_STUDIES = 6;
+const MOST_DIFFERENCES = 30;  // in the picture
 const PER_CALL = 1000;
 const VERDICTS = {FASTER: 'faster', SLOWER: 'slower', EQUIVALENT: 'equivalent', UNDECIDED: 'undecided'};
 
@@ -48,13 +49,16 @@ async function compare(studies, axis, result, signal) {
     const rows = (comparison.groups ?? []).flatMap((group) => (group.pairs ?? []).map((pair) => ({group, pair,
       name: [several ? `${pair.first} / ${pair.second}` : '', keyText(group.key), `${group.ranks} rank${group.ranks === 1 ? '' : 's'}`].filter(Boolean).join(', '), effect: pair.effect && meanOf(pair.effect), low: pair.effect?.low, high: pair.effect?.high})));
     const percent = (value) => value === undefined ? '–' : Math.abs(value) < 5e-5 ? '0%' : `${value > 0 ? '+' : ''}${number(100 * value, 3)}%`;
+    const drawn = rows.filter(({effect}) => effect !== undefined);
+    const notes = new Set([...comparison.notes ?? [], ...(comparison.groups ?? []).flatMap(({notes}) => notes ?? [])]);
     const cells = rows.some(({group}) => keyText(group.key));
     result.replaceChildren(h('section', {class: 'columns'},
-      h('div', {class: 'panel whole'}, h('h2', null, `Differences in throughput (${comparison.axis})`), forestPlot('Differences in throughput', rows.slice(0, 30)),
+      h('div', {class: 'panel whole'}, h('h2', null, `Differences in throughput (${comparison.axis})`), forestPlot('Differences in throughput', drawn.slice(0, MOST_DIFFERENCES)),
+        drawn.length > MOST_DIFFERENCES ? h('p', {class: 'soft'}, `The picture shows the first ${MOST_DIFFERENCES} of ${drawn.length} differences; the table has all.`) : '',
         table('First relative to second', [['Pair', 'key'], ['Cell', cells ? 'key' : 'hide-narrow'], ['Ranks', 'number'], ['Difference', 'number'], ['95% interval'], ['Verdict']],
           rows.map(({group, pair, effect, low, high}) => [`${pair.first} / ${pair.second}`, keyText(group.key), group.ranks, percent(effect), low === undefined ? '–' : `${percent(low)} to ${percent(high)}`, VERDICTS[pair.verdict] ?? '–']),
           'no two values have results at equal cells'),
-        [...comparison.notes ?? [], ...(comparison.groups ?? []).flatMap(({notes}) => notes ?? [])].slice(0, 20).map((note) => h('p', {class: 'soft'}, note))),
+        [...notes].map((note) => h('p', {class: 'soft'}, note))),
       ...MEASURES.slice(0, 3).filter(([id]) => hasMeasure(series, id)).map(([id]) => h('div', {class: 'panel'}, curvePicture(series, id, '', ({name}) => name)))));
   } catch (error) {
     if (!signal.aborted) result.replaceChildren(h('p', {class: 'error', role: 'alert'}, errorText(error)));

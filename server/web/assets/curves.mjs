@@ -1,6 +1,6 @@
 // The scaling curves of a study, renewed while it runs.
 import {call, repeat, sleep} from './api.mjs';
-import {h, keyText, number, stateOf, table} from './dom.mjs';
+import {h, keyText, number, renew, stateOf, table} from './dom.mjs';
 import {linePlot} from './plot.mjs';
 import {isFinal} from './states.mjs';
 
@@ -18,6 +18,10 @@ export const meanOf = (estimate) => estimate.mean ?? 0;
 export async function curvesTab(panel, view) {
   let [measure, answer] = ['', null];
   let shown = '';
+  // These elements stay, so that the focus and an open list of measures remain.
+  const select = h('select', {id: 'measure', on: {change: () => { measure = select.value; show(); }}});
+  const choice = h('p', null, h('label', {for: 'measure'}, 'Show ', select));
+  const content = h('div', {class: 'columns'});
   await repeat(1000, async () => {
     const final = isFinal(view.study);  // an answer that was requested before the end lacks the last runs
     const begin = performance.now();
@@ -36,11 +40,12 @@ export async function curvesTab(panel, view) {
     const known = MEASURES.filter(([id]) => has(series, id));
     if (!known.some(([id]) => id === measure)) measure = known[0]?.[0] ?? '';
     if (known.length === 0) return panel.replaceChildren(h('p', {class: 'soft'}, 'No run has results yet.'));
-    const select = h('select', {id: 'measure', on: {change: () => { measure = select.value; show(); document.getElementById('measure').focus(); }}},
-      known.map(([id, title]) => h('option', {value: id, selected: id === measure}, title)));
-    panel.replaceChildren(h('p', null, h('label', {for: 'measure'}, 'Show ', select)),
-      h('div', {class: 'columns'}, h('div', {class: 'panel'}, curvePicture(series, measure, answer.scaling)),
-        h('div', null, ...series.map((one) => seriesTable(one, measure)))));
+    const offered = [...select.options].map(({value}) => value);
+    if (offered.join() !== known.map(([id]) => id).join()) select.replaceChildren(...known.map(([id, title]) => h('option', {value: id}, title)));
+    if (select.value !== measure) select.value = measure;
+    renew(content, h('div', {class: 'panel'}, curvePicture(series, measure, answer.scaling)),
+      h('div', null, ...series.map((one) => seriesTable(one, measure))));
+    if (choice.parentNode !== panel) panel.replaceChildren(choice, content);
   }
 }
 
@@ -50,12 +55,18 @@ export function curvePicture(series, measure, scaling = '', nameOf = ({key}) => 
   const drawn = series.slice(0, MOST_SERIES).map((one) => ({name: nameOf(one), points: (one.points ?? []).filter((point) => point[measure]).map((point) => ({
     x: point.ranks, y: meanOf(point[measure]) / unit(measure), open: point.state === 'PARTIAL', note: `n=${repeatsOf(point)}`,
     low: point[measure].low === undefined ? undefined : point[measure].low / unit(measure), high: point[measure].high === undefined ? undefined : point[measure].high / unit(measure)}))}));
-  const smallest = Math.min(...series.flatMap(({baseline_ranks: ranks}) => ranks || []));
-  const ideal = measure === 'speedup' && Number.isFinite(smallest) ? (x) => x / smallest : measure === 'efficiency' ? () => 1 : null;
   return h('div', null, h('h2', null, title + (scaling ? ` (${scaling} scaling)` : '')),
-    linePlot({title, xTitle: 'ranks', yTitle: unitText, series: drawn, ideal}),
+    linePlot({title, xTitle: 'ranks', yTitle: unitText, series: drawn, ideals: idealsOf(series.slice(0, MOST_SERIES), measure)}),
     h('p', {class: 'soft'}, 'Bars are 95% intervals; an open mark has repeats that did not succeed.'),
     series.length > MOST_SERIES ? h('p', {class: 'soft'}, `The picture shows the first ${MOST_SERIES} of ${series.length} series; the tables have all.`) : '');
+}
+
+/** The ideal lines of a measure of these series: one for each baseline. */
+function idealsOf(series, measure) {
+  if (measure === 'efficiency') return [{name: 'ideal', at: () => 1}];
+  if (measure !== 'speedup') return [];
+  const baselines = [...new Set(series.map(({baseline_ranks: ranks}) => ranks).filter((ranks) => ranks > 0))].sort((a, b) => a - b);
+  return baselines.map((ranks) => ({name: baselines.length === 1 ? 'ideal' : `ideal, baseline ranks ${ranks}`, at: (x) => x / ranks}));
 }
 
 function seriesTable(one, measure) {

@@ -1,7 +1,7 @@
 // Learning curves: metrics of runs over steps or time, renewed while the runs train.
-import {collect, passes, persist, repeat} from './api.mjs';
+import {ApiError, collect, persist, repeat} from './api.mjs';
 import {chooser} from './chooser.mjs';
-import {errorText, h, keyText, lastPart, number} from './dom.mjs';
+import {errorText, h, keyText, lastPart, number, renew} from './dom.mjs';
 import {legendOf} from './plot.mjs';
 import {readRuns, readStates, stateAt} from './runs.mjs';
 import {isFinal} from './states.mjs';
@@ -11,6 +11,8 @@ const POINTS = 400;
 const STARTED = ['RUNNING', 'SUCCEEDED', 'FAILED'];
 // Lengths of the dashes and gaps of each line, so that colour is not needed to tell lines apart.
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [16, 6], [16, 3, 2, 3, 2, 3], [4, 8], [12, 3, 4, 3]];
+// Errors of the server or the connection; other errors concern one run.
+const OF_SERVER = ['UNAVAILABLE', 'CANCELLED', 'RESOURCE_EXHAUSTED', 'ABORTED', 'UNAUTHENTICATED'];
 // Keys of the chart: the factor of the width of its window, and how far the window moves, as a share of its width.
 const KEYS = {'+': [0.5, 0], '=': [0.5, 0], '-': [2, 0], ArrowLeft: [1, -0.25], ArrowRight: [1, 0.25], '0': [Infinity, 0]};
 
@@ -29,8 +31,10 @@ function withoutLegend(library) {
   return library;
 }
 
+const concernsRun = (error) => error instanceof ApiError && !OF_SERVER.includes(error.code);
+
 /** The metrics that rank 0 of a run has reported with more than one point. */
-export async function metricsOf(run, signal) {
+async function metricsOf(run, signal) {
   const series = await collect('ReadPoints', {run, rank: 0, max_points: 2}, signal);
   return [...new Set(series.filter(({step}) => step?.length > 1).map(({key}) => key))].sort();
 }
@@ -47,13 +51,15 @@ export async function learningTab(panel, view) {
     if (started().length === 0 || signal.aborted) return;
   }
 
-  // One run of each cell first.
+  // One run of each cell, at first those that have not failed: a failed run may have no points.
   const candidates = started();
-  const firsts = candidates.filter((run) => !run.repeat);
-  const chosen = new Set((firsts.length ? firsts : candidates).slice(0, MOST_RUNS).map((run) => run.name));
+  const ofCells = candidates.filter((run) => !run.repeat);
+  const firsts = ofCells.length ? ofCells : candidates;
+  const failed = (run) => run.state === 'FAILED';
+  const chosen = new Set([...firsts.filter((run) => !failed(run)), ...firsts.filter(failed)].slice(0, MOST_RUNS).map((run) => run.name));
   const labelled = (run) => ({name: run.name, label: `${lastPart(run.name)}: ${keyText(run.key)} repeat ${run.repeat ?? 0}`});
   const shown = () => runs.filter((run) => chosen.has(run.name)).map(labelled);
-  const chart = await learningChart(() => !isFinal(view.study), signal, candidates[0].name);
+  const chart = await learningChart(() => !isFinal(view.study), signal);
   const list = chooser('Runs', MOST_RUNS, chosen, () => chart.show(shown()));
   list.show(candidates.map(labelled));
   panel.replaceChildren(chart.element, h('details', {class: 'panel'}, h('summary', null, 'Choose runs'), list.element));
@@ -83,31 +89,37 @@ export async function learningTab(panel, view) {
 }
 
 /** A chart of runs: {element, show(runs)} with runs [{name, label}]. `live()`: whether points may still come. */
-export async function learningChart(live, signal, firstRun) {
+export async function learningChart(live, signal) {
   const Dygraph = await dygraphs();
-  let keys = await metricsOf(firstRun, signal);
   const metric = h('select', {id: 'metric', on: {change: again}});
   const axis = h('select', {id: 'axis', on: {change: again}}, h('option', {value: 'step'}, 'step'), h('option', {value: 'time'}, 'seconds'));
   const target = h('div', {class: 'chart', tabindex: '0', role: 'application', 'aria-describedby': 'chart-values', on: {keydown: zoom},
     'aria-label': 'Learning curves: plus and minus zoom in and out, arrow keys move, 0 shows all; the line below has the last values'});
   const legend = h('div');
   const values = h('p', {class: 'chart-values soft', id: 'chart-values', role: 'status'});
-  const none = h('p', {class: 'soft'}, 'No run has reported a metric yet.');
-  const element = h('div', {class: 'panel'}, h('p', {class: 'bar-of'}, h('label', {for: 'metric'}, 'Metric ', metric), h('label', {for: 'axis'}, 'over ', axis)), none, target, values, legend);
+  const none = h('p', {class: 'soft', hidden: true});
+  const problems = h('div', {role: 'status'});
+  const element = h('div', {class: 'panel'}, h('p', {class: 'bar-of'}, h('label', {for: 'metric'}, 'Metric ', metric), h('label', {for: 'axis'}, 'over ', axis)), none, target, values, legend, problems);
   let graph = null;
   let runs = [];
   let latest = 0;
   let renewing = false;  // whether the next drawing begins without the zoom of the one before
   let last = '';
-  let complete = false;  // whether no further metric can appear
-  fillKeys();
+  let keys = [];  // the metrics of the shown runs
+  const metrics = new Map();  // by name of the run: {keys, complete}; complete: whether no further metric can appear
+  target.hidden = true;
   signal.addEventListener('abort', () => graph?.destroy());
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, {signal});
 
+  // Offers the metrics that at least one of the shown runs has.
   function fillKeys() {
-    const before = metric.value || (keys.includes('train/loss') ? 'train/loss' : keys[0]);
-    metric.replaceChildren(...keys.map((key) => h('option', {value: key, selected: key === before}, key)));
-    none.hidden = keys.length > 0;
+    const found = [...new Set(runs.flatMap(({name}) => metrics.get(name)?.keys ?? []))].sort();
+    if (found.join() === keys.join()) return;
+    keys = found;
+    const before = metric.value;
+    const selected = [before, 'train/loss'].find((key) => keys.includes(key)) ?? keys[0];
+    metric.replaceChildren(...keys.map((key) => h('option', {value: key, selected: key === selected}, key)));
+    renewing ||= selected !== before;
     target.hidden = keys.length === 0;
   }
 
@@ -118,26 +130,37 @@ export async function learningChart(live, signal, firstRun) {
     if (!signal.aborted) values.textContent = errorText(error);
   }
 
-  async function refresh(renew = false) {
-    renewing ||= renew;
+  async function refresh(anew = false) {
+    renewing ||= anew;
     const mine = ++latest;
-    if (!complete) {
+    if (runs.length === 0) return;
+    const errors = new Map();  // by name of the run
+    // Returns the result for a run, or undefined after an error that concerns only this run.
+    const attempt = (name, promise) => promise.catch((error) => {
+      if (!concernsRun(error)) throw error;  // the chart keeps the last state
+      errors.set(name, error);
+    });
+    await Promise.all(runs.filter(({name}) => !metrics.get(name)?.complete).map(async ({name}) => {
       const ended = !live();
-      const found = await metricsOf(firstRun, signal);
-      complete = ended;
-      if (found.join() !== keys.join()) {
-        keys = found;
-        fillKeys();
-      }
-    }
-    if (keys.length === 0 || runs.length === 0) return;
-    const series = await Promise.all(runs.map(({name}) => collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal).catch((error) => {
-      if (passes(error)) throw error;  // the chart keeps the last state
-      return [];
-    })));
+      const found = await attempt(name, metricsOf(name, signal));
+      if (found) metrics.set(name, {keys: found, complete: ended});
+    }));
     if (mine !== latest || signal.aborted) return;
-    draw(series.map(join));
-    tell();
+    fillKeys();
+    none.textContent = runs.length === 1 ? 'The run has not reported a metric yet.' : 'None of the shown runs has reported a metric yet.';
+    none.hidden = keys.length > 0 || errors.size === runs.length;
+    if (keys.length > 0) {
+      const series = await Promise.all(runs.map(({name}) =>
+        attempt(name, collect('ReadPoints', {run: name, key: metric.value, rank: 0, max_points: POINTS}, signal))));
+      if (mine !== latest || signal.aborted) return;
+      draw(series.map((messages) => join(messages ?? [])));
+      tell();
+    } else {
+      legend.replaceChildren();
+      values.textContent = '';
+    }
+    renew(problems, runs.filter(({name}) => errors.has(name)).map(({name, label}) =>
+      h('p', {class: 'error'}, `The points of ${label} cannot be read: ${errorText(errors.get(name))}`)));
   }
 
   function join(messages) {

@@ -44,11 +44,19 @@ export function ticks(low, high, count = 5) {
   return values;
 }
 
+// The part of a line through these points [x, y] that is not above `most`; the line never falls.
+function upTo(most, points) {
+  const end = points.findIndex(([, y]) => y > most);
+  if (end < 1) return end < 0 ? points : [];
+  const [[x0, y0], [x1, y1]] = points.slice(end - 1, end + 1);
+  return [...points.slice(0, end), [x0 + (x1 - x0) * (most - y0) / (y1 - y0), most]];
+}
+
 /**
- * A picture of series over world sizes. series: [{name, points: [{x, y, low, high, note, open}]}]. `ideal`: a function of x
- * that is drawn as a thin line, or null.
+ * A picture of series over world sizes. series: [{name, points: [{x, y, low, high, note, open}]}]. ideals: [{name, at}]
+ * with functions `at` of x that are drawn as thin lines.
  */
-export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
+export function linePlot({title, xTitle, yTitle, series, ideals = []}) {
   // Text keeps its size on narrow screens.
   const [width, height] = innerWidth < 700 ? [400, 300] : [640, 380];
   const [left, right, top, bottom] = [96, 16, 16, 48];  // the longest number of the axis is about 66 wide
@@ -82,9 +90,9 @@ export function linePlot({title, xTitle, yTitle, series, ideal = null}) {
   parts.push(svg('path', {class: 'axis', d: `M${left} ${top}V${height - bottom}H${width - right}`}),
     svg('text', {x: (left + width - right) / 2, y: height - 8, 'text-anchor': 'middle'}, xTitle),
     svg('text', {x: 14, y: (height - bottom + top) / 2, 'text-anchor': 'middle', transform: `rotate(-90 14 ${(height - bottom + top) / 2})`}, yTitle));
-  if (ideal) {
-    const points = xs.filter((x) => ideal(x) <= y1).map((x) => `${X(x)} ${Y(ideal(x))}`);
-    if (points.length > 1) parts.push(svg('path', {class: 'rule', 'stroke-dasharray': '3 3', d: `M${points.join('L')}`}, svg('title', null, 'ideal')));
+  for (const {name, at} of ideals) {
+    const points = upTo(y1, xs.map((x) => [X(x), at(x)]));
+    if (points.length > 1) parts.push(svg('path', {class: 'rule', 'stroke-dasharray': '3 3', d: `M${points.map(([x, y]) => `${x} ${Y(y)}`).join('L')}`}, svg('title', null, name)));
   }
   series.forEach(({name, points}, i) => {
     // Intervals at one world size stand side by side.

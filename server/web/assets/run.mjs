@@ -77,7 +77,7 @@ export async function runPage(main, {parts: [id], identity, signal}) {
     logsShown = true;
     if (chartShown) return;
     chartShown = true;
-    learningChart(() => !isFinal(run), signal, run.name).then((chart) => {
+    learningChart(() => !isFinal(run), signal).then((chart) => {
       charts.replaceChildren(h('h2', null, 'Learning curve'), chart.element);
       return chart.show([{name: run.name, label: `run ${id}`}]);
     }).catch((error) => signal.aborted || charts.replaceChildren(h('p', {class: 'error'}, errorText(error))));

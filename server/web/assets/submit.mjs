@@ -36,8 +36,11 @@ export async function submitPage(main, {identity, signal}) {
 
   async function parsed() {
     if (text.value.length > LARGEST) throw new Error('The text is too long for the dashboard; use scalelab study submit FILE.');
-    const study_file = text.value.length > LARGEST_STORED ? '' : text.value;
-    request ??= {id: crypto.randomUUID(), spec: (await call('ParseStudy', {text: text.value}, signal)).spec, study_file};
+    if (request) return request;
+    const read = text.value;
+    const {spec} = await call('ParseStudy', {text: read}, signal);
+    if (text.value !== read) throw new Error('The text has changed in the meantime. Click again to use the new text.');
+    request = {id: crypto.randomUUID(), spec, study_file: read.length > LARGEST_STORED ? '' : read};
     return request;
   }
 
