@@ -165,14 +165,13 @@ void AnswerRequests(Channel& stream, const Executor& executor, const SuspensionW
     connection->stream->Write(message);  // after an error, the next read fails
   };
   {
-    // A filesystem that blocks must delay neither programs nor the next connection. No program may still run when the agent
-    // connects again.
+    // A filesystem that blocks must delay neither programs nor the next connection. All programs must have ended
+    // before the agent connects again.
     Lane programs(answer, true), files(answer, false);
     v1::ServeResponse request;
     while (stream.Read(&request)) {
       Lane& lane = request.has_execute() ? programs : files;
-      // This does not happen with a correct coordinator, whose limit for pending requests is smaller
-      // than the lane's.
+      // This does not happen with a correct coordinator: its limit for pending requests is below the lane's.
       if (!lane.Add(std::move(request)) && options.log) options.log("too many requests; one was dropped");
     }
   }

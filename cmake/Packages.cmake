@@ -19,6 +19,8 @@ install(DIRECTORY worker/adapters/ DESTINATION ${share}/adapters COMPONENT worke
 install(PROGRAMS deploy/frameworks DESTINATION ${share}/deploy COMPONENT worker)
 install(FILES deploy/phase.sh deploy/cuda_check.py DESTINATION ${share}/deploy COMPONENT worker)
 install(DIRECTORY deploy/requirements DESTINATION ${share}/deploy COMPONENT worker FILES_MATCHING PATTERN "*.txt")
+# For editors of study files.
+install(FILES deploy/schema/study.schema.json DESTINATION ${share} COMPONENT client)
 # For Prometheus and Grafana.
 install(FILES deploy/prometheus/alerts.yaml DESTINATION ${share} COMPONENT server)
 install(FILES deploy/grafana/scalelab.json DESTINATION ${share} RENAME grafana-dashboard.json COMPONENT server)

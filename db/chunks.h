@@ -43,7 +43,8 @@ absl::Status InsertAxis(Database& db, int64_t id, int64_t uses, const Axis& axis
 absl::StatusOr<bool> IsAxis(Database& db, int64_t id, const Axis& axis);
 absl::Status InsertChunk(Database& db, int64_t id, int64_t axis, std::span<const double> values);
 
-// Returns the id after the largest one of an attempt's axes: attempt id * 2^32 + a number.
+// Returns the id for the next axis of an attempt, one more than the largest id of its axes. The ids of its axes
+// are attempt_id * 2^32 + 1, attempt_id * 2^32 + 2 and so on.
 absl::StatusOr<int64_t> NextAxisId(Database& db, int64_t attempt_id);
 inline int64_t FirstAxisId(int64_t attempt_id) { return attempt_id << 32; }
 inline int64_t LastAxisId(int64_t attempt_id) { return (attempt_id << 32) | 0xffffffff; }

@@ -147,8 +147,7 @@ absl::Status CopyArchive(BundleReader& bundle, const std::string& path) {
   return copy ? absl::OkStatus() : NoSpace(path);
 }
 
-// Returns the numbers of the study and of its first run. Every line of runs.csv begins with the name of a
-// run.
+// Returns the numbers of the study and of its first run. Each line of runs.csv begins with the name of a run.
 FirstNumbers FirstNumbersOf(absl::string_view runs) {
   const std::vector<absl::string_view> lines = absl::StrSplit(runs, absl::MaxSplits('\n', 2));
   if (lines.size() < 2) return {};
@@ -183,8 +182,8 @@ DataTable WithColumns(DataTable table, const std::vector<std::string>& columns) 
   return SelectColumns(std::move(table), std::move(kept));
 }
 
-// Makes the tables of runs and points and the provenance again, and compares them with the files. `runs` is
-// runs.csv.
+// Makes the tables of runs and points and the provenance again, and compares them with the files. `runs` is the
+// content of runs.csv.
 absl::Status CompareData(BundleReader& bundle, db::Store& store, int64_t study_id, absl::string_view runs,
                          FigureCheck& check) {
   const auto computed = server::ReadStudyRuns(store, study_id);

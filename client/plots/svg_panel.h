@@ -15,8 +15,7 @@ std::string SeriesMark(size_t index, double x, double y, absl::string_view toolt
 
 // Returns axes, ideal lines, points with their intervals, and crosses for cells without a result. `box` is the frame of the
 // panel; the axes are outside of it. An interval that leaves the scale ends in an arrow at the frame.
-// `repeats`: the tooltip of a point contains the number of its values and of the repeats that the study asks
-// for: "n=4/5".
+// `repeats`: the tooltip of a point contains the number of its values and of the requested repeats: "n=4/5".
 std::string CurvePanel(const Box& box, const std::vector<PlotSeries>& series, Quantity quantity,
                        bool repeats = true);
 

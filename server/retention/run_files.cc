@@ -30,8 +30,8 @@ absl::Status RunFiles::Remove(const std::string& directory, int64_t study_id, in
     waiting_studies_.insert(study_id);
     return why;
   };
-  // After a request without an answer, the other files of this user wait for the next removal, so that an
-  // agent that does not answer delays the files of other users only once.
+  // If an earlier request to the agent of this user failed, leave the user's other files to the next removal.
+  // Otherwise each of them would wait for an agent that does not answer, and delay the files of other users.
   if (waiting_.contains(user))
     return wait(absl::UnavailableError(absl::StrCat("the agent of ", user, " did not answer before")));
   if (const absl::Status connected = hub_->Check(user); !connected.ok()) return wait(connected);

@@ -57,7 +57,8 @@ class FakeServices {
   v1::Identity identity;
   std::vector<v1::Token> tokens;
   std::vector<v1::ListAuditEntriesResponse::Entry> audit;
-  // Sent by each WatchStudy, which then ends unless the next flag is set.
+  // The messages that each WatchStudy sends. Then the call ends. If `watch_stays_open` is set, it ends when the
+  // client cancels it.
   std::vector<v1::WatchStudyResponse> looks;
   bool watch_stays_open = false;
   std::vector<v1::ReadPointsResponse> points;

@@ -163,7 +163,7 @@ Image PowerCuts::Cut(std::mt19937_64& random) const {
   // complete or torn.
   enum { kNothing, kEverything, kPrefix, kSubset, kTorn };
   const int mode = static_cast<int>(random() % 5);
-  // For a prefix in the order of all files: changes from here on are lost.
+  // kPrefix keeps the changes with a number below `end`, whichever file they belong to. Later changes are lost.
   const size_t end =
       mode == kPrefix && position_ > 0 ? position_ - random() % std::min<size_t>(position_, 64) : position_;
   const auto survives = [&](size_t number) {

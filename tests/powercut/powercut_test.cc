@@ -254,7 +254,8 @@ TEST_P(PowerCut, ADiskThatIgnoresSyncsOfItsDirectoryIsFound) {
   EXPECT_NE(CheckCuts(2000, {.ignores_directory_sync = true}), "");
 }
 
-// Fails operations of a workload. An error has to leave the store as it was, and the same batch succeeds afterwards.
+// Lets operations of a workload fail. A commit that returns an error must leave the store unchanged. The same
+// batch must succeed afterwards.
 TEST_P(PowerCut, AnErrorOfAnyOperationChangesNothingAndPasses) {
   // 0: every operation of one workload
   const int64_t usual = std::getenv("SCALELAB_LONG_TESTS") != nullptr ? 0 : 250;

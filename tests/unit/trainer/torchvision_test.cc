@@ -28,8 +28,9 @@ constexpr double kTolerance = 1e-4;  // relative to the largest logit
 constexpr int kClasses = 17, kImages = 3,
               kLacking = 77;  // exit status of the script if an import fails
 
-// Sets weights that keep activations bounded for any initial weights of the network, and normalizations that
-// are not the identity, so that the test detects a missing or exchanged one.
+// Replaces the parameters and the statistics of normalizations by random values. The scale of the weights keeps
+// activations bounded. No normalization is the identity, so the test fails if a normalization is missing or has
+// the values of another one.
 void Randomise(Model& model) {
   const at::NoGradGuard no_grad;
   for (auto& item : model.named_parameters()) {

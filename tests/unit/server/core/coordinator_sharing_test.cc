@@ -196,8 +196,8 @@ class CoordinatorSharing : public testing::Test {
 
 constexpr auto kRun = JobStatus::State::kRunning;
 constexpr auto kEnd = JobStatus::State::kCancelled;
-// With a half-life of one hour, the decayed usage of a node that is held for ever is 3600 s / ln 2, which is
-// called a whole below.
+// With a half-life of one hour, the decayed usage of one node that is held for ever approaches 3600 s / ln 2.
+// The comments below state usages in this unit, a "whole".
 const double kWhole = 3600 / M_LN2;
 // The rounds of the script take less than a second each.
 constexpr double kTolerance = 20;

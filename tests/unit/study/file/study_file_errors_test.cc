@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "catalog/run_parameters.h"
 #include "gmock/gmock.h"
 #include "proto/status.h"
 #include "tests/unit/study/file/study_file_fixture.h"
@@ -336,25 +338,14 @@ TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
       Errors("study: s\nrepeats: -1\nfixed:\n  model: resnet21\n  ranks: 0\n  dataset: synthetic\n  colour: "
              "red\n"
              "priority: 5000\nexclude: [{precision: tf32}]\n"),
-      "f.yaml:2:1: repeats must be at least 1, not -1\n"
-      "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, resnet32, "
-      "resnet44, "
-      "resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, alexnet, inception_v3, "
-      "vgg16, gpt-nano, gpt-small\n"
-      "f.yaml:5:3: ranks must be at least 1, not 0\n"
-      "f.yaml:7:3: unknown key 'colour'; for a parameter of your own write params.colour; known: "
-      "engine, model, dataset, data_dir, train_samples, image_size, classes, sequence_length, "
-      "vocabulary, augment, ranks, epochs, max_steps, global_batch, batch_per_rank, last_batch, "
-      "accumulation_steps, learning_rate, lr_schedule, momentum, weight_decay, decay_norm, "
-      "precision, device, batch_norm, memory_format, cuda_graph, cpus_per_rank, gpus_per_rank, "
-      "backend, comm_timeout_s, bucket_cap_mib, first_bucket_cap_mib, find_unused_parameters, "
-      "static_graph, fusion_threshold_mib, cycle_time_ms, cache_capacity, gradient_compression, "
-      "powersgd_rank, compression_start_step, top_k_ratio, autotune, stall_warning_s, timeline, "
-      "all_reduce, local_steps, local_start_step, slow_momentum, pipeline_stages, pipeline_schedule, "
-      "tensor_ranks, server_ranks, consistency, staleness, replicas, compile, save_parameters, "
-      "checkpoint_every_steps, checkpoint_every_minutes, checkpoint_keep, command, launcher, "
-      "params, env\n"
-      "f.yaml:8:1: priority must be at most 1000, not 5000");
+      absl::StrCat(
+          "f.yaml:2:1: repeats must be at least 1, not -1\n"
+          "f.yaml:4:3: unknown model 'resnet21'; did you mean 'resnet20'? known: resnet8, resnet20, "
+          "resnet32, resnet44, resnet56, resnet18, resnet34, resnet50, resnet101, resnet152, mobilenet_v2, "
+          "alexnet, inception_v3, vgg16, gpt-nano, gpt-small\n"
+          "f.yaml:5:3: ranks must be at least 1, not 0\n"
+          "f.yaml:7:3: unknown key 'colour'; for a parameter of your own write params.colour; known: ",
+          absl::StrJoin(StudyKeyNames(), ", "), "\nf.yaml:8:1: priority must be at most 1000, not 5000"));
 }
 
 TEST_F(StudyFileErrors, OfShapeAndOfMeaningStandTogether) {
