@@ -93,8 +93,41 @@ std::string GroupPattern(const CLI::App& app) {
   return absl::StrJoin(groups, "|");
 }
 
-// Returns a script for bash, and for zsh after bashcompinit. In zsh the variables `path` and `words` are special: with a
-// local `path` it finds no programs.
+// Reads the words before the cursor. Afterwards `line` is the command, for example "study show", and `given`
+// contains the options that select the server. bash splits words at ":" and "=", so the parts are joined first.
+constexpr char kReadLine[] = R"(  for ((i = 1; i < COMP_CWORD; i++)); do
+    word="${COMP_WORDS[i]}"
+    while ((i + 1 < COMP_CWORD)) && [[ "${COMP_WORDS[i+1]}" == [:=]* ]]; do
+      word="$word${COMP_WORDS[i+1]}"
+      ((i++))
+      [[ "${COMP_WORDS[i]}" == *[:=] ]] && ((i + 1 < COMP_CWORD)) && ((i++)) && word="$word${COMP_WORDS[i]}"
+    done
+    case "$option" in
+      --server|--token-file) word="$option=$word" ;;
+      ?*) option=""; continue ;;
+    esac
+    option=""
+    case "$word" in
+      -o|--output|--server|--token-file|--timeout) option="$word"; continue ;;
+      --server=*|--token-file=*)
+        value="${word#*=}"
+        case "$value" in
+          \"*\"|\'*\') value="${value:1:$((${#value} - 2))}" ;;
+          "~/"*) value="$HOME/${value#??}" ;;
+        esac
+        given+=("${word%%=*}=$value")
+        continue ;;
+    esac
+    case "$line $word" in
+      " -"*|*" -"*) ;;
+      GROUPS) [[ "$line" == *" "* ]] || line="$line $word" ;;
+      *) [[ -n "$line" ]] || line="$word" ;;
+    esac
+  done
+)";
+
+// Returns a script for bash, and for zsh after bashcompinit. In zsh the variables `path`, `words` and `options`
+// are special: with a local `path` it finds no programs.
 std::string Bash(const CLI::App& app) {
   std::string cases;
   Walk(app, "", [&cases](const std::string& path, const CLI::App& at) {
@@ -105,20 +138,10 @@ std::string Bash(const CLI::App& app) {
   return absl::StrCat(
       "_scalelab() {\n"
       "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-      "  local line=\"\" choices=\"\" kind=\"\" study=\"\" word i\n"
-      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-      "    word=\"${COMP_WORDS[i]}\"\n"
-      "    case \"$word\" in -o|--output|--server|--token-file|--timeout) ((i++)); continue ;; esac\n"
-      "    case \"$line $word\" in\n"
-      "      \" -\"*|*\" -\"*) ;;\n"
-      "      ",
-      GroupPattern(app),
-      ") [[ \"$line\" == *\" \"* ]] || line=\"$line $word\" ;;\n"
-      "      *) [[ -n \"$line\" ]] || line=\"$word\" ;;\n"
-      "    esac\n"
-      "  done\n"
-      "  case \"$line\" in\n",
-      cases,
+      "  local line=\"\" choices=\"\" kind=\"\" study=\"\" option=\"\" value word i\n"
+      "  local -a given\n"
+      "  given=()\n",
+      absl::StrReplaceAll(kReadLine, {{"GROUPS", GroupPattern(app)}}), "  case \"$line\" in\n", cases,
       "  esac\n"
       "  case \"$line $previous\" in\n",
       ValueCases(app),
@@ -133,13 +156,16 @@ std::string Bash(const CLI::App& app) {
       "so\n"
       "  # names with special characters are left out.\n"
       "  [[ \"$cur\" == -* ]] || case \"$kind\" in\n"
-      "    studies) choices=\"$choices last $(scalelab study list -o csv --timeout 2s 2>/dev/null |\n"
+      "    studies) choices=\"$choices last $(scalelab study list -o csv --timeout 2s \"${given[@]}\" "
+      "2>/dev/null |\n"
       "      awk -F, 'NR > 1 && NR < 500 { sub(\"studies/\", \"\", $1); print $1; print $2 }' |\n"
       "      awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
-      "    runs) choices=\"$choices $(scalelab run list last --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
+      "    runs) choices=\"$choices $(scalelab run list last --limit 500 -o csv --timeout 2s \"${given[@]}\" "
+      "2>/dev/null |\n"
       "      awk -F, 'NR > 1 { sub(\".*/\", \"\", $1); print $1 }' | awk '/^[A-Za-z0-9_.-]+$/')\" ;;\n"
       "    \"runs of a study\")\n"
-      "      choices=\"$(scalelab run list \"$study\" --limit 500 -o csv --timeout 2s 2>/dev/null |\n"
+      "      choices=\"$(scalelab run list \"$study\" --limit 500 -o csv --timeout 2s \"${given[@]}\" "
+      "2>/dev/null |\n"
       "      awk -F, -v study=\"$study\" \\\n"
       "        'NR > 1 { sub(\".*/\", \"\", $1); print \"studies/\" study \"/runs/\" $1 }' |\n"
       "      awk '/^[A-Za-z0-9_.\\/-]+$/')\" ;;\n"
@@ -179,10 +205,29 @@ constexpr char kFishFunctions[] = R"(function __scalelab_at
   end
   test "$path" = "$argv"
 end
+# Prints the options of the command line that select the server, one on each line.
+function __scalelab_connection
+  set -l option ''
+  for word in (commandline -opc)
+    if test -n "$option"
+      if contains -- $option --server --token-file
+        printf '%s\n' $option=(string replace -r '^~/' "$HOME/" -- $word)
+      end
+      set option ''
+      continue
+    end
+    switch $word
+      case -o --output --server --token-file --timeout
+        set option $word
+      case '--server=*' '--token-file=*'
+        printf '%s\n' $word
+    end
+  end
+end
 # Names come from the server, which must answer at once.
 function __scalelab_studies
   echo last
-  scalelab study list -o csv --timeout 2s 2>/dev/null |
+  scalelab study list -o csv --timeout 2s (__scalelab_connection) 2>/dev/null |
     awk -F, 'NR > 1 && NR < 500 { sub("studies/", "", $1); print $1 "\t" $2; print $2 "\tstudy " $1 }'
 end
 function __scalelab_runs
@@ -192,7 +237,7 @@ function __scalelab_runs
     set study $parts[2]
     set before studies/$study/runs/
   end
-  scalelab run list $study --limit 500 -o csv --timeout 2s 2>/dev/null |
+  scalelab run list $study --limit 500 -o csv --timeout 2s (__scalelab_connection) 2>/dev/null |
     awk -F, -v "before=$before" 'NR > 1 { sub(".*/", "", $1); print before $1 }'
 end
 # Prints the values behind the last comma of the word at the cursor.

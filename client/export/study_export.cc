@@ -65,10 +65,12 @@ absl::StatusOr<ExitCode> ExportWithPython(const ExportOptions& options, const Gl
   }
   auto code = RunPythonClient(arguments);
   if (!absl::IsFailedPrecondition(code.status())) return code;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--format ", options.format, " needs the Python client, and ", code.status().message(),
-                   ": pip install 'scalelab[export]', then run this command again or python3 -m scalelab ",
-                   absl::StrJoin(arguments, " ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--format ", options.format, " needs the Python client, and ", code.status().message(),
+      ": pip install \"$(echo /usr/share/scalelab/python/scalelab-*.whl)[export]\" (in a checkout, ",
+      "deploy/python-client writes the wheel into build/python), then run this command again or "
+      "python3 -m scalelab ",
+      absl::StrJoin(arguments, " ")));
 }
 
 absl::StatusOr<ExitCode> ExportStudy(const ExportOptions& options, Session& session) {

@@ -131,7 +131,6 @@ std::string Sentence(const std::string& label, const CurveSeries& series, double
   if (!largest.has_value())
     return absl::StrCat("<li>", Html(label), ": no world size with an efficiency of at least ", threshold,
                         " was measured.</li>\n");
-  const bool sure = largest->efficiency().has_low() && largest->efficiency().low() >= least;
   const bool base = largest->ranks() == series.baseline_ranks();
   std::string text = absl::StrCat(
       "<li>", Html(label), ": up to <strong>", largest->ranks(), largest->ranks() == 1 ? " rank" : " ranks",
@@ -141,7 +140,11 @@ std::string Sentence(const std::string& label, const CurveSeries& series, double
     absl::StrAppend(&text, ", ", Short(hours), " ", price.unit, " per epoch");
   }
   absl::StrAppend(&text, ").");
-  if (!sure && !base)
+  if (!base && !largest->efficiency().has_low())
+    absl::StrAppend(&text, " This efficiency has no interval",
+                    largest->n() == 1 ? ", because it is that of one repeat" : "",
+                    ": more repeats would give one.");
+  else if (!base && largest->efficiency().low() < least)
     absl::StrAppend(&text, " The interval contains ", threshold, ": more repeats would settle it.");
   return absl::StrCat(text, "</li>\n");
 }

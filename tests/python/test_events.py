@@ -71,6 +71,19 @@ class EventsTest(fixture.InDirectory):
             run.step()
         self.assertEqual([line["metrics"]["step/total_s"] for line in self.lines() if line["event"] == "step"], [0, 1, 2])
 
+    def test_a_pause_ends_with_the_epoch(self):
+        with self.run_of() as run:
+            self.now[0] += 1
+            run.step()
+            run.pause()
+            self.now[0] += 30
+            run.epoch()
+            self.now[0] += 2
+            run.resume()
+            self.now[0] += 3
+            run.step()
+        self.assertEqual(self.totals(), [1, 3])
+
     def totals(self):
         return [line["metrics"]["step/total_s"] for line in self.lines() if line["event"] == "step"]
 
@@ -115,19 +128,103 @@ class EventsTest(fixture.InDirectory):
         with mock.patch.dict(sys.modules, {framework: module}):
             return importlib.import_module("scalelab." + framework).Callback(run)
 
-    def test_lightning_reports_whole_losses_and_steps_without_validations(self):
-        trainer = types.SimpleNamespace(estimated_stepping_batches=1, accumulate_grad_batches=4, logged_metrics={}, callback_metrics={})
+    def losses(self):
+        return [line["metrics"].get("train/loss") for line in self.lines() if line["event"] == "step"]
+
+    def keras_callback(self, run, steps, epochs):
+        """Returns the callback for `model.fit` of this size. `steps` is None if Keras does not know the size of an epoch."""
+        keras = types.ModuleType("keras")
+        keras.callbacks = types.SimpleNamespace(Callback=object)
+        with mock.patch.dict(sys.modules, {"keras": keras}):
+            callback = importlib.import_module("scalelab.keras").Callback(run)
+        callback.params = {"steps": steps, "epochs": epochs}
+        callback.on_train_begin()
+        return callback
+
+    def test_keras_reports_every_batch_of_an_execution(self):
+        with self.run_of({"max_steps": "0"}) as run:
+            callback = self.keras_callback(run, 10, 2)
+            for epoch in range(2):
+                callback.on_epoch_begin(epoch)
+                # With steps_per_execution=4, the last execution has 2 batches, but Keras counts as if it had 4.
+                for last, seconds, mean in [(3, 8, 3.0), (7, 4, 2.0), (11, 3, 1.8)]:
+                    self.now[0] += seconds
+                    callback.on_train_batch_end(last, {"loss": mean})
+                self.now[0] += 30
+                callback.on_epoch_end(epoch, {"loss": 1.8})
+        start, *lines = self.lines()
+        self.assertEqual(start["total_steps"], 20)
+        self.assertEqual(self.totals(), ([2] * 4 + [1] * 4 + [1.5] * 2) * 2)
+        steps = [line for line in lines if line["event"] == "step"]
+        self.assertEqual([(line["epoch"], line["step"]) for line in steps], [(i // 10, i) for i in range(20)])
+        for loss, expected in zip(self.losses(), ([None] * 3 + [3] + [None] * 3 + [1] + [None, 1]) * 2):
+            self.assertEqual(expected is None, loss is None)
+            if loss is not None:
+                self.assertAlmostEqual(loss, expected)
+        for line in lines:
+            if line["event"] == "epoch":
+                self.assertEqual((line["metrics"]["epoch/seconds"], line["metrics"]["epoch/throughput"]), (15, 64 * 10 / 15))
+        results = lines[-1]["metrics"]
+        self.assertEqual((results["run/steps"], results["run/throughput"], results["run/throughput_mean"]), (20, 64 / 1.5, 64 * 19 / 28))
+
+    def test_keras_reports_each_batch_without_a_known_size_of_an_epoch(self):
+        with self.run_of({"max_steps": "0"}) as run:
+            callback = self.keras_callback(run, None, 1)
+            callback.on_epoch_begin(0)
+            for batch in range(3):
+                self.now[0] += 1
+                callback.on_train_batch_end(batch, {"loss": 2.0})
+        self.assertEqual((self.totals(), self.losses()), ([1, 1, 1], [2, 2, 2]))
+
+    def test_lightning_reports_steps_without_validations(self):
+        trainer = types.SimpleNamespace(estimated_stepping_batches=2, accumulate_grad_batches=1, logged_metrics={}, callback_metrics={},
+                                        is_last_batch=False)
         with self.run_of() as run:
             callback = self.callback("lightning", "Callback", run)
             callback.on_train_start(trainer, None)
             self.now[0] += 1
-            callback.on_train_batch_end(trainer, None, {"loss": 0.5}, None, 0)  # Lightning has divided the loss by 4
+            callback.on_train_batch_end(trainer, None, {"loss": 2}, None, 0)
+            callback.on_validation_start(trainer, None)
             self.now[0] += 30
             callback.on_validation_end(trainer, None)
             self.now[0] += 2
             callback.on_train_batch_end(trainer, None, None, None, 1)
         self.assertEqual(self.totals(), [1, 2])
-        self.assertEqual([line["metrics"].get("train/loss") for line in self.lines() if line["event"] == "step"], [2, None])
+        self.assertEqual(self.losses(), [2, None])
+
+    def test_lightning_reports_a_step_after_its_last_accumulated_batch(self):
+        trainer = types.SimpleNamespace(estimated_stepping_batches=2, accumulate_grad_batches=4, logged_metrics={}, callback_metrics={})
+        with self.run_of({"max_steps": "0"}) as run:
+            callback = self.callback("lightning", "Callback", run)
+            callback.on_train_start(trainer, None)
+            for batch, loss in enumerate([1, 2, 3, 6, 8, 10]):
+                self.now[0] += 1
+                trainer.is_last_batch = batch == 5
+                callback.on_train_batch_end(trainer, None, {"loss": loss / 4}, None, batch)  # Lightning has divided the loss by 4
+                if batch == 1:  # a validation between the batches of a step
+                    callback.on_validation_start(trainer, None)
+                    self.now[0] += 30
+                    callback.on_validation_end(trainer, None)
+        self.assertEqual(self.lines()[0]["total_steps"], 2)
+        self.assertEqual(self.totals(), [4, 2])
+        self.assertEqual(self.losses(), [3, 9])
+        results = self.lines()[-1]["metrics"]
+        self.assertEqual((results["run/steps"], results["run/throughput"]), (2, 32))
+
+    def test_lightning_does_not_know_the_steps_of_data_without_length(self):
+        trainer = types.SimpleNamespace(estimated_stepping_batches=-1)
+        with self.run_of({"max_steps": "0"}) as run:
+            self.callback("lightning", "Callback", run).on_train_start(trainer, None)
+        self.assertEqual(self.lines()[0]["total_steps"], 0)
+
+    def test_steps_that_were_executed_together_share_their_time(self):
+        with self.run_of() as run:
+            self.now[0] += 6
+            run.steps(3, {"train/norm": 4}, loss=2)
+            run.steps(2, total_s=5)
+        self.assertEqual(self.totals(), [2, 2, 2, 5, 5])
+        self.assertEqual(self.losses(), [None, None, 2, None, None])
+        self.assertEqual(self.lines()[-1]["metrics"]["run/steps"], 5)
 
     def test_transformers_reports_steps_without_checkpoints(self):
         control = types.SimpleNamespace(should_log=False)

@@ -59,7 +59,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from scalelab import events  # of the Python package: pip install scalelab
+from scalelab import events  # pip install /usr/share/scalelab/python/scalelab-*.whl
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dropout", type=float, default=0.1)

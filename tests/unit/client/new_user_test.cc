@@ -145,9 +145,11 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   const std::string studies =
       WriteFile("studies.csv",
                 absl::StrCat("name,display_name\nstudies/8,$(touch${IFS}", expanded, ")\nstudies/7,quick\n"));
-  const std::string fake = absl::StrCat("scalelab() { case \"$*\" in study*) cat ", studies,
-                                        " ;; \"run list 5 \"*) echo name; echo studies/5/runs/3 ;; "
-                                        "run*) echo name; echo studies/7/runs/12 ;; esac; }; ");
+  const std::string fake =
+      absl::StrCat("scalelab() { case \"$*\" in *\" --server=host:7070 --token-file=$HOME/a b\") ",
+                   "echo name; echo studies/9/runs/90; echo studies/9 ;; study*) cat ", studies,
+                   " ;; \"run list 5 \"*) echo name; echo studies/5/runs/3 ;; "
+                   "run*) echo name; echo studies/7/runs/12 ;; esac; }; ");
   const auto completes = [&](const std::string& words, const std::string& expected,
                              const std::string& begin = "") {
     const std::string check = absl::StrCat(
@@ -173,6 +175,13 @@ TEST_F(NewUser, CompletionKnowsStudiesRunsAndValuesOfOptions) {
   completes("curve 7 --panels", "comm");
   completes("study compare 7 8 --panels", "speedup,comm", "speedup,c");
   completes("run logs", "studies/5/runs/3", "studies/5/");
+  // The names come from the server of this command line. bash splits its words at ":" and "=".
+  const std::string home = std::getenv("HOME");
+  const std::string token_file = absl::StrCat("\"\\\"", home, "/a b\\\"\"");
+  completes("--server host : 7070 --token-file " + token_file + " study show", "9");
+  completes("study show --server = host : 7070 --token-file = " + token_file, "9");
+  completes("run logs --server host : 7070 --token-file " + token_file, "90");
+  completes("run logs --server host : 7070 --token-file " + token_file, "studies/5/runs/90", "studies/5/");
 }
 
 TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
@@ -180,6 +189,8 @@ TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
   const std::string script = WriteFile("completion.fish", RunAsIs({"completion", "fish"}).out);
   const std::string fake = WriteFile("fake.fish",
                                      "function scalelab; switch \"$argv\"\n"
+                                     "case \"* --server=host:7070 --token-file=$HOME/token\"\n"
+                                     "printf 'name,display_name\\nstudies/9,other\\n'\n"
                                      "case 'study*'; printf 'name,display_name\\nstudies/7,quick\\n'\n"
                                      "case 'run list 5 *'; printf 'name\\nstudies/5/runs/3\\n'\n"
                                      "case 'run*'; printf 'name\\nstudies/7/runs/12\\n'\nend; end\n");
@@ -210,6 +221,11 @@ TEST_F(NewUser, CompletionOfFishKnowsTheSame) {
   EXPECT_THAT(suggestions("scalelab curve 7 --panels "), HasSubstr("\ncomm\n"));
   EXPECT_THAT(suggestions("scalelab curve 7 --panels speedup,c"), HasSubstr("\nspeedup,comm\n"));
   EXPECT_THAT(suggestions("scalelab run logs studies/5/"), HasSubstr("\nstudies/5/runs/3\n"));
+  // The names come from the server of this command line.
+  EXPECT_THAT(suggestions("scalelab --server host:7070 study show --token-file=$HOME/token "),
+              HasSubstr("\nother\n"));
+  EXPECT_THAT(suggestions("scalelab study show --server=host:7070 --token-file ~/token "),
+              HasSubstr("\nother\n"));
 }
 
 // Calls the function as bashcompinit does when the user presses the tab key.
@@ -219,6 +235,8 @@ TEST_F(NewUser, CompletionOfZshKnowsTheSame) {
   const std::string test =
       WriteFile("test.zsh", absl::StrCat("autoload -Uz compinit && compinit -D -u\nsource ", script,
                                          "\nscalelab() { case \"$*\" in\n"
+                                         "*\" --server=host:7070 --token-file=$HOME/token\")\n"
+                                         "printf 'name,display_name\\nstudies/9,other\\n' ;;\n"
                                          "study*) printf 'name,display_name\\nstudies/7,quick\\n' ;;\n"
                                          "run*) printf 'name\\nstudies/7/runs/12\\n' ;; esac; }\n"
                                          "words=(scalelab \"$@\"); CURRENT=$#words; COMP_WORDS=($words '')\n"
@@ -240,6 +258,9 @@ TEST_F(NewUser, CompletionOfZshKnowsTheSame) {
   EXPECT_THAT(suggestions("token create --scope"), HasSubstr("\nsubmit\n"));
   EXPECT_THAT(suggestions("run list 7 --state"), HasSubstr("\nskipped\n"));
   EXPECT_THAT(suggestions("study init"), HasSubstr("\ncommunication\n"));
+  // The names come from the server of this command line.
+  EXPECT_THAT(suggestions("--server host:7070 study show --token-file=$HOME/token"), HasSubstr("\nother\n"));
+  EXPECT_THAT(suggestions("study show --server=host:7070 --token-file '~/token'"), HasSubstr("\nother\n"));
 }
 
 // Debian's package installs the script as the file _scalelab in a folder of $fpath. An interactive zsh loads it

@@ -271,6 +271,38 @@ TEST(Proposal, NodesCountWhole) {
       HasSubstr("<td class=\"right\">1.500</td><td class=\"right\">2</td><td class=\"right\">1.000</td>"));
 }
 
+// The efficiency at the largest efficient size: with an interval above the limit, with an interval that contains the
+// limit, and without an interval.
+TEST(Proposal, SaysWhetherMoreRepeatsAreNeeded) {
+  const auto page = [](int repeats, double half_width) {
+    GetCurveResponse curve;
+    auto& series = *curve.add_series();
+    series.set_baseline_ranks(1);
+    for (const int ranks : {1, 2}) {
+      auto* point = series.add_points();
+      point->set_ranks(ranks);
+      point->set_n(repeats);
+      SetEstimate(point->mutable_throughput(), 100, 0);
+      SetEstimate(point->mutable_efficiency(), ranks == 1 ? 1 : 0.8, ranks == 1 ? 0 : half_width);
+    }
+    return ScalingProposal({SampleStudy(), {}, curve, {}, absl::UnixEpoch()}, 0.7);
+  };
+  const std::string settles = "The interval contains 70%: more repeats would settle it.";
+  const std::string gives = "more repeats would give one";
+  EXPECT_THAT(
+      page(3, 0.05),
+      AllOf(HasSubstr("<strong>2 ranks</strong> the efficiency is at least 70% (80% [75, 85] there)."),
+            Not(HasSubstr("more repeats"))));
+  EXPECT_THAT(page(3, 0.15), AllOf(HasSubstr("(80% [65, 95] there). " + settles), Not(HasSubstr(gives))));
+  EXPECT_THAT(
+      page(1, 0),
+      AllOf(HasSubstr("(80% there). This efficiency has no interval, because it is that of one repeat: " +
+                      gives),
+            Not(HasSubstr("The interval contains"))));
+  EXPECT_THAT(page(3, 0), AllOf(HasSubstr("This efficiency has no interval: " + gives),
+                                Not(HasSubstr("The interval contains"))));
+}
+
 // The GPUs and cores of a rank are keys of a study too.
 TEST(Proposal, TheGpusOfARankAreThoseOfTheSeries) {
   Study study = SampleStudy();

@@ -1,7 +1,7 @@
 """scalelab for Python: events of your own training scripts, and a client of the service.
 
-`scalelab.run` and `scalelab.events` need the standard library only. `scalelab.Client` needs the extra "client":
-`pip install 'scalelab[client]'`.
+`scalelab.run` and `scalelab.events` need the standard library only. `scalelab.Client` needs the extra "client" of the wheel:
+`pip install "$(echo /usr/share/scalelab/python/scalelab-*.whl)[client]"`.
 """
 from __future__ import annotations
 

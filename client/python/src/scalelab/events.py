@@ -74,6 +74,7 @@ class Run:
         self._losses: list[float] = []  # losses of this epoch
         self._mark = time.monotonic()
         self._begin = self._mark
+        self._paused: float | None = None
 
     def __enter__(self) -> Run:
         self._begin = self._mark = time.monotonic()
@@ -107,17 +108,25 @@ class Run:
         `loss=2.5` means `train/loss`, and `data_s=0.1` means `step/data_s`. Names with a slash must be in a mapping:
         `run.step({"train/grad_norm": norm}, loss=loss)`. Values that are None are left out.
         """
+        self.steps(1, metrics, **more)
+
+    def steps(self, count: int, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
+        """Reports the end of `count` training steps that the framework has executed together. Each step gets an equal part of the
+        time since the last report, unless `step/total_s` is given. The metrics belong to the last of these steps.
+        """
         self.start()
         named = {**(metrics or {}), **{("step/" if key.endswith("_s") else "train/") + key: value for key, value in more.items()}}
         # The conversion of a tensor on a GPU waits for the computations of the step, so it is part of the step.
         values = {key: float(value) for key, value in named.items() if value is not None}
-        seconds = values.get("step/total_s", time.monotonic() - self._mark)
-        self._seconds.append(seconds)
+        seconds = values.get("step/total_s", (time.monotonic() - self._mark) / max(count, 1))
         if "train/loss" in values:
             self._losses.append(values["train/loss"])
-        self._write("step", {"step/total_s": seconds, **values}, epoch=self._epoch, step=self._step)
-        self._step += 1
-        self._mark = time.monotonic()
+        for left in reversed(range(count)):
+            self._seconds.append(seconds)
+            reported = {"step/total_s": seconds} if left else {"step/total_s": seconds, **values}
+            self._write("step", reported, epoch=self._epoch, step=self._step)
+            self._step += 1
+        self._mark, self._paused = time.monotonic(), None
 
     def epoch(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
         """Reports the end of an epoch. Must be called after the evaluation. The time since the last step does not count as
@@ -149,12 +158,18 @@ class Run:
         self._epoch += 1
         self._epoch_begin = len(self._seconds)
         self._losses.clear()
-        self._mark = time.monotonic()
+        self._mark, self._paused = time.monotonic(), None
+
+    def pause(self) -> None:
+        """Marks the start of work that is not training. Then `resume` excludes only the time since `pause` from the next step."""
+        self._paused = time.monotonic()
 
     def resume(self) -> None:
-        """Excludes the time since the last step from the next step. Call it after work that is not training, such as writing a
-        checkpoint."""
-        self._mark = time.monotonic()
+        """Excludes the time since the last step, or since `pause`, from the next step. Call it after work that is not training,
+        such as writing a checkpoint."""
+        now = time.monotonic()
+        self._mark = now if self._paused is None else self._mark + now - self._paused
+        self._paused = None
 
     def result(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
         """Sets results of the run: `accuracy=0.9` means `run/accuracy`. They replace results that are computed from steps and
