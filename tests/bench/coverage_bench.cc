@@ -37,9 +37,11 @@ std::vector<Figure> RunCoverageBench(const BenchOptions& options) {
                                analysis::FitCoverage(0.01, true, noise, n, studies, kSeed)));
     figures.push_back(FigureOf(absl::StrCat("coverage/contention 0.001/n=", n),
                                analysis::FitCoverage(0.001, true, noise, n, studies, kSeed, true)));
-    const double refuted = 100 * analysis::FalseRefutations(noise, n, studies, kSeed);
-    figures.push_back(
-        {absl::StrCat("coverage/true laws refuted/n=", n), refuted, "%", "nominal", 5, refuted / 5});
+    for (const bool usl : {false, true}) {
+      const double refuted = 100 * analysis::FalseRefutations(noise, n, studies, kSeed, usl);
+      figures.push_back({absl::StrCat("coverage/true ", usl ? "USL" : "Amdahl's law", " refuted/n=", n),
+                         refuted, "%", "nominal", 5, refuted / 5});
+    }
   }
   for (const int min : {2, 3}) {
     for (const int cells : {2, 4}) {

@@ -8,11 +8,14 @@ TOLERANCE = 1e-9  # relative
 checked = 0
 
 
-def check(what, actual, expected):
-    """Fails unless the two numbers agree. If 0 is expected, the figure must be exactly 0."""
+def check(what, actual, expected, terms=0.0):
+    """Fails unless the two numbers agree. If 0 is expected, the figure must be exactly 0.
+
+    terms: for a sum in which terms may cancel, the sum of their absolute values. It limits the error of the sum.
+    """
     global checked
     checked += 1
-    if not abs(actual - expected) <= TOLERANCE * abs(expected):
+    if not abs(actual - expected) <= TOLERANCE * (max(abs(expected), terms) if expected else 0):
         sys.exit(f"{what}: scalelab has {actual!r}, SciPy {expected!r}")
 
 

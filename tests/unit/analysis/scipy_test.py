@@ -133,8 +133,9 @@ def check_fit(fit, study, model, speedups, logs):
         if smallest < 2 or drawn:
             continue
         half = student(0.975, min(smallest, n) - 1) * np.std([v[k] for v in left_out], ddof=1) * (n - 1) / np.sqrt(n)
-        check(name + " low", low, min(np.clip(estimate[k] - half, 0, top), mean))
-        check(name + " high", high, max(np.clip(estimate[k] + half, 0, top), mean))
+        terms = abs(estimate[k]) + half
+        check(name + " low", low, min(np.clip(estimate[k] - half, 0, top), mean), terms)
+        check(name + " high", high, max(np.clip(estimate[k] + half, 0, top), mean), terms)
     # Lack of fit: generalised least squares of the deviations on the level and the derivatives of the law by the parameters that
     # are not at an end of their range.
     a = np.array(list(shown) + [0.0] * (2 - len(shown)))
