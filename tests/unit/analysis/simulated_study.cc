@@ -74,10 +74,11 @@ Results Simulate(const Truth& truth, const Noise& noise, int repeats, std::mt199
     }
     for (const size_t cell : order) {
       const int ranks = truth.ranks[cell % truth.ranks.size()];
-      const auto engine = static_cast<double>(cell / truth.ranks.size());
+      const size_t engine = cell / truth.ranks.size();
       const double deviation = noise.run + noise.run_per_rank * ranks;
       const double draw = Draw(noise, random, last);
-      double throughput = truth.Throughput(ranks) * (1 + engine * truth.engine_gain) * of_block;
+      double throughput =
+          truth.Throughput(ranks) * (1 + static_cast<double>(engine) * truth.engine_gain) * of_block;
       throughput *= noise.multiplied || deviation * std::abs(draw) > 0.5 ? std::exp(deviation * draw)
                                                                          : 1 + deviation * draw;
       if (uniform(random) < noise.slow_share + noise.slow_per_rank * ranks) throughput /= 1 + noise.slow;

@@ -327,7 +327,8 @@ TEST_F(Export, ThePythonClientWritesItsFormats) {
   setenv("PATH", path.c_str(), 1);
   EXPECT_THAT(missing, Exits(ExitCode::kUsage));
   EXPECT_THAT(missing.err, HasSubstr("needs the Python client, and python3 cannot import scalelab"));
-  EXPECT_THAT(missing.err, HasSubstr("pip install \"$(echo /usr/share/scalelab/python/scalelab-*.whl)[export]\""));
+  EXPECT_THAT(missing.err,
+              HasSubstr("pip install \"$(echo /usr/share/scalelab/python/scalelab-*.whl)[export]\""));
   EXPECT_THAT(missing.err, HasSubstr("python3 -m scalelab export last --format parquet -o data"));
   EXPECT_THAT(parquet, Exits(ExitCode::kOk));
   EXPECT_THAT(tensorboard, Exits(ExitCode::kUnreachable));
