@@ -1,6 +1,7 @@
 // Prints the figures of a few studies with the values that they are computed from, as JSON with as many digits as a double
 // has. scipy_test.py computes them again with SciPy.
 #include <algorithm>
+#include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -11,14 +12,16 @@
 #include "analysis/factors/log_estimate.h"
 #include "analysis/factors/slowest.h"
 #include "analysis/factors/step_parts.h"
-#include "analysis/factors/time_to_target.h"
 #include "analysis/fits.h"
 #include "analysis/outliers.h"
 #include "analysis/ratios.h"
 #include "analysis/statistics.h"
 #include "server/noise/references.h"
+#include "tests/unit/analysis/advice_figures.h"
+#include "tests/unit/analysis/estimate_json.h"
 #include "tests/unit/analysis/fixture.h"
 #include "tests/unit/analysis/prediction_figures.h"
+#include "tests/unit/analysis/target_figures.h"
 
 namespace scalelab::analysis {
 namespace {
@@ -61,8 +64,6 @@ Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed, const La
   return study;
 }
 
-json Describe(const v1::Estimate& e) { return {e.mean(), e.low(), e.high()}; }
-
 std::vector<const Sample*> PointersTo(const std::vector<Sample>& samples) {
   std::vector<const Sample*> pointers;
   for (const Sample& sample : samples) pointers.push_back(&sample);
@@ -91,7 +92,7 @@ json Describe(const Study& study, int blocks, bool fits = true) {
     out["differences"].push_back({{"ratio", difference->ratio},
                                   {"error", difference->error},
                                   {"df", difference->df},
-                                  {"speedup", Describe(ratio->estimate)}});
+                                  {"speedup", AsJson(ratio->estimate)}});
   }
   if (!fits) return out;
   for (const auto& fit : FitLaws(study.ranks, {0, 1, 2, 3}, 0, ratios)) {
@@ -163,9 +164,9 @@ json Communication(int repeats) {
   }
   const BlockBootstrap bootstrap(repeats, 1000, 0.95);
   const v1::CommunicationCost cost = CompareSteps(cell, none, serial, bootstrap);
-  json out{{"exposed", Describe(cost.exposed())},
-           {"total", Describe(cost.total())},
-           {"hidden", Describe(cost.hidden())}};
+  json out{{"exposed", AsJson(cost.exposed())},
+           {"total", AsJson(cost.total())},
+           {"hidden", AsJson(cost.hidden())}};
   const auto describe = [](const Steps& steps) {
     return json{{"block", steps.seconds.block}, {"value", steps.seconds.value}};
   };
@@ -199,13 +200,15 @@ struct Timed {
         run["exposed"].push_back(rank.exposed);
         run["data"].push_back(rank.data);
       }
+      run["communication"] = of_run.comm_total.has_value() ? json(*of_run.comm_total) : json();
     }
     return out;
   }
 };
 
+// Some repeats lack the time of the communication. In others it is 0, or shorter than the exposed communication.
 Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
-  std::uniform_real_distribution<double> uniform(0.8, 1.2);
+  std::uniform_real_distribution<double> uniform(0.8, 1.2), communication(-0.1, 1.2);
   Timed timed;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     db::RunTimes& times = timed.times.emplace_back();
@@ -215,6 +218,7 @@ Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
       of_rank.exposed = ranks == 1 ? 0 : 0.3 * uniform(random) / ranks;
       of_rank.data = 0.05 * uniform(random) / ranks;
     }
+    if (random() % 5 != 0) times.comm_total = std::max(0.0, communication(random)) / ranks;
   }
   timed.cell = {ranks, 256, {}};
   for (int repeat = 0; repeat < repeats; ++repeat)
@@ -227,18 +231,22 @@ json Factors(int repeats, uint64_t seed) {
   const Timed base = MakeTimes(1, repeats, random), point = MakeTimes(4, repeats, random);
   const auto factors = MakeFactors(point.cell, &base.cell, CriticalValues(0.95));
   const auto slowest = *SlowestRank(point.cell, 0.95);
+  json measured;
+  if (factors.has_communication_seconds())
+    measured = {{"seconds", AsJson(factors.communication_seconds())}, {"hidden", AsJson(factors.hidden())}};
   return {{"base", base.Input()},
           {"point", point.Input()},
-          {"load_balance", Describe(factors.load_balance())},
-          {"data", Describe(factors.data())},
-          {"communication", Describe(factors.communication())},
-          {"computation", Describe(factors.computation())},
-          {"product", Describe(factors.product())},
+          {"load_balance", AsJson(factors.load_balance())},
+          {"data", AsJson(factors.data())},
+          {"communication", AsJson(factors.communication())},
+          {"computation", AsJson(factors.computation())},
+          {"product", AsJson(factors.product())},
           {"shares",
            {factors.ideal_share(), factors.slower_share(), factors.imbalance_share(), factors.data_share(),
             factors.communication_share()}},
+          {"measured_communication", measured},
           {"slowest_rank", slowest.rank()},
-          {"slowest", Describe(slowest.excess())}};
+          {"slowest", AsJson(slowest.excess())}};
 }
 
 json UnequalUnits() {
@@ -265,15 +273,15 @@ json Noise() {
   json input = json::array();
   for (const GradientNorms& n : norms) input.push_back({n.of_rank, n.of_mean});
   return {{"norms", input},
-          {"critical_batch", Describe(noise.critical_batch())},
-          {"statistical_efficiency", Describe(noise.statistical_efficiency())},
-          {"goodput", Describe(noise.goodput())}};
+          {"critical_batch", AsJson(noise.critical_batch())},
+          {"statistical_efficiency", AsJson(noise.statistical_efficiency())},
+          {"goodput", AsJson(noise.goodput())}};
 }
 
 json Describe(const v1::ComparedPair& pair) {
   return {{"first", pair.first()},
           {"second", pair.second()},
-          {"effect", Describe(pair.effect())},
+          {"effect", AsJson(pair.effect())},
           {"equivalence_p", pair.equivalence_p()}};
 }
 
@@ -330,56 +338,8 @@ json Days() {
   return out;
 }
 
-json Advised(bool adaptive) {
-  const Study study = MakeStudy(5, false, 0, 31);
-  json out{{"blocks", 5}, {"ranks", study.ranks}, {"adaptive", adaptive}};
-  Results results;
-  if (adaptive) results.spec().mutable_adaptive_repeats()->set_min(3);
-  for (size_t i = 0; i < study.samples.size(); ++i) {
-    const Sample& sample = study.samples[i];
-    results.Cell(static_cast<int>(study.ranks[i]));
-    json epochs;
-    for (const double value : sample.value) {
-      results.Ok({value});
-      results.last_row().epoch_seconds = 7200 / value;
-      epochs.push_back(7200 / value);
-    }
-    out["cells"].push_back({{"block", sample.block},
-                            {"value", sample.value},
-                            {"time", json::array()},
-                            {"epoch_seconds", epochs}});
-  }
-  const v1::Advice advice =
-      results.Advise({.min_gain = 0.5, .rank_hour_price = 2, .deadline_hours = 0, .epochs = 30}).at(0);
-  for (const auto& size : advice.sizes()) {
-    json& of_size = out["sizes"].emplace_back();
-    of_size = {{"hours", Describe(size.hours())}, {"cost", Describe(size.cost())}};
-    if (size.has_gain()) of_size["gain"] = Describe(size.gain());
-    if (size.has_hour_price()) of_size["hour_price"] = Describe(size.hour_price());
-  }
-  return out;
-}
-
-json Targets() {
-  const std::vector<double> seconds = {40.5, 38.25, 51, 39, 44.75};
-  std::vector<TargetRepeat> repeats;
-  for (const double s : seconds) repeats.push_back({s, 100 * s});
-  const auto all = MakeTimeToTarget(repeats);
-  repeats[1] = {};
-  const auto missed = MakeTimeToTarget(repeats);
-  return {{"seconds", seconds},
-          {"all", all.seconds()},
-          {"missed", 1},
-          {"without_missed", missed.seconds()},
-          {"samples", all.samples()}};
-}
-
-}  // namespace
-}  // namespace scalelab::analysis
-
-int main() {
-  using namespace scalelab::analysis;
-  nlohmann::json out{{"distributions", Distributions()}};
+json AllFigures() {
+  json out{{"distributions", Distributions()}};
   for (const int n : {2, 3, 5, 7}) {
     out["studies"].push_back(Describe(MakeStudy(n, false, 0, 1), n));
     out["studies"].push_back(Describe(MakeStudy(n, true, 0, 2), n));
@@ -402,13 +362,29 @@ int main() {
   }
   for (const int n : {3, 4, 7, 70}) out["communication"].push_back(Communication(n));
   out["bands"] = Bands();
-  for (const int n : {2, 3, 8}) out["factors"].push_back(Factors(n, static_cast<uint64_t>(n)));
-  for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, static_cast<uint64_t>(20 + n)));
+  for (const int n : {2, 3, 4, 5, 8, 10}) {
+    for (const uint64_t seed : {0, 100, 200, 300})
+      out["factors"].push_back(Factors(n, seed + static_cast<uint64_t>(n)));
+  }
+  for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, 20 + static_cast<uint64_t>(n)));
   out["days"] = Days();
-  for (const bool adaptive : {false, true}) out["advice"].push_back(Advised(adaptive));
-  out["targets"] = Targets();
+  out["advice"] = AdviceFigures();
+  out["targets"] = TargetFigures();
   out["predictions"] = PredictionFigures();
   out["units"] = UnequalUnits();
   out["noise"] = Noise();
-  std::cout << out.dump() << "\n";
+  return out;
+}
+
+}  // namespace
+}  // namespace scalelab::analysis
+
+int main() {
+  try {
+    std::cout << scalelab::analysis::AllFigures().dump() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "analysis_figures: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
 }

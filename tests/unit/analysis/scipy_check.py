@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 from scipy import stats
 
 TOLERANCE = 1e-9  # relative
@@ -19,7 +20,17 @@ def check(what, actual, expected, terms=0.0):
         sys.exit(f"{what}: scalelab has {actual!r}, SciPy {expected!r}")
 
 
+def same(what, actual, expected):
+    """Fails unless the two values, which are not the result of a computation with rounding errors, are equal."""
+    global checked
+    checked += 1
+    if actual != expected:
+        sys.exit(f"{what}: scalelab has {actual!r}, SciPy {expected!r}")
+
+
 def check_estimate(what, estimate, expected):
+    """Checks a mean with the ends of its interval, or a mean that has no interval."""
+    same("numbers of " + what, len(estimate), len(expected))
     for name, actual, value in zip(("", " low", " high"), estimate, expected):
         check(what + name, actual, value)
 
@@ -31,3 +42,12 @@ def student(p, df):
     for _ in range(2):
         t -= (stats.t.cdf(t, df) - p) / stats.t.pdf(t, df)
     return t
+
+
+def mean_interval(values, confidence=0.95, least=-np.inf, most=np.inf):
+    """Returns the mean with Student's t interval, cut to the possible range; without an interval if there is only one value."""
+    values = np.array(values)
+    if len(values) < 2:
+        return values
+    half = student(0.5 + confidence / 2, len(values) - 1) * stats.sem(values)
+    return np.array([values.mean(), max(values.mean() - half, least), min(values.mean() + half, most)])

@@ -16,59 +16,11 @@ except ImportError as error:
     sys.exit(77)
 
 import scipy_check  # noqa: E402
-from scipy_check import check, check_estimate, student  # noqa: E402
+from scipy_advice import check_advice  # noqa: E402
+from scipy_check import check, check_estimate, mean_interval, same, student  # noqa: E402
+from scipy_model import LEAST_RESAMPLED, MOST_RESAMPLED, Model, in_common  # noqa: E402
 from scipy_predictions import check_predictions, solve, solve_possible  # noqa: E402
-
-# With fewer common blocks, ratios are those of the model; with more than the second number, no blocks are drawn at random.
-LEAST_RESAMPLED, MOST_RESAMPLED = 8, 64
-
-
-class Model:
-    """Fits log(value) = cell + block + drift * time by ordinary least squares on the whole design matrix."""
-
-    def __init__(self, cells, blocks, drift):
-        self.cells = cells
-        self.index = [(c, i) for c, cell in enumerate(cells) for i in range(len(cell["value"]))]
-        y = np.array([np.log(cells[c]["value"][i]) for c, i in self.index])
-        times = [t for cell in cells for t in cell["time"]]
-        columns = len(cells) + blocks + (1 if drift else 0)
-        x = np.zeros((len(y), columns))
-        for row, (c, i) in enumerate(self.index):
-            x[row, c] = 1
-            x[row, len(cells) + cells[c]["block"][i]] = 1
-            if drift:
-                x[row, -1] = (cells[c]["time"][i] - min(times)) / (max(times) - min(times))
-        rank = np.linalg.matrix_rank(x)
-        self.solution = np.linalg.pinv(x) @ y
-        self.covariance = np.linalg.pinv(x.T @ x)
-        self.residual = y - x @ self.solution
-        self.df = len(y) - rank
-        self.variance = float(self.residual @ self.residual) / self.df if self.df else 0.0
-        self.drift = drift
-        repeated = sum(1 for cell in cells if len(cell["value"]) > 1)
-        without_drift = self.df + (1 if drift else 0)
-        self.nu = min(self.df, without_drift * repeated / (2 * (repeated - 1)))
-
-    def residuals_of(self, c):
-        return {self.cells[c]["block"][i]: r for (k, i), r in zip(self.index, self.residual) if k == c}
-
-    def compare(self, a, b):
-        contrast = np.zeros(len(self.solution))
-        contrast[a], contrast[b] = 1, -1
-        of_a, of_b = self.residuals_of(a), self.residuals_of(b)
-        within = [of_a[block] - of_b[block] for block in of_a if block in of_b]
-        own = np.var(within, ddof=1) if len(within) > 1 else 0
-        if self.drift and len(within) > 1:
-            own *= (len(within) - 1) / (len(within) - 1.5)
-        leverage = contrast @ self.covariance @ contrast
-        error = np.sqrt(max(2 * self.variance, own) * leverage / 2)
-        return contrast @ self.solution, error
-
-    def variance_of(self, c):
-        residual = list(self.residuals_of(c).values())
-        repeated = sum(1 for cell in self.cells if len(cell["value"]) > 1)
-        left = (len(residual) - 1) * (repeated - 1) / repeated
-        return max(self.variance, sum(r * r for r in residual) / left) if left > 0 else self.variance
+from scipy_targets import check_targets  # noqa: E402
 
 
 def without(cells, blocks):
@@ -94,13 +46,6 @@ def drifts(cells, blocks):
         of_block = np.array([t for c in cells for b, t in zip(c["block"], c["time"]) if b == block])
         within += float(((of_block - of_block.mean()) ** 2).sum()) if len(of_block) else 0.0
     return float(left @ left) > 0.1 * within
-
-
-def in_common(a, b):
-    """Returns the values of two cells in the blocks that both have."""
-    of_a, of_b = dict(zip(a["block"], a["value"])), dict(zip(b["block"], b["value"]))
-    common = sorted(of_a.keys() & of_b.keys())
-    return np.array([of_a[block] for block in common]), np.array([of_b[block] for block in common])
 
 
 def left_out_fits(law, study, p, smallest):
@@ -281,6 +226,17 @@ def slowest_unit(values):
     return unit, effects[unit], student(1 - 0.025 / units, df) * np.sqrt(variance)
 
 
+def check_measured_communication(figures):
+    """The seconds in which communication is in progress, and the share of them that is hidden."""
+    measured = [(np.mean(run["exposed"]), run["communication"]) for run in figures["point"] if run["communication"]]
+    same("measured communication", figures["measured_communication"] is not None, bool(measured))
+    if measured:
+        exposed, total = np.array(measured).T
+        check_estimate("communication", figures["measured_communication"]["seconds"], mean_interval(total, least=0))
+        hidden = np.clip(1 - exposed / total, 0, 1)
+        check_estimate("hidden communication", figures["measured_communication"]["hidden"], mean_interval(hidden, least=0, most=1))
+
+
 def check_factors(figures):
     keys = ("step", "exposed", "data")
     base, point = ({key: np.array([run[key] for run in figures[name]]) for key in keys} for name in ("base", "point"))
@@ -300,6 +256,7 @@ def check_factors(figures):
     for name, actual, expected in zip(("ideal", "slower", "imbalance", "data", "communication"), figures["shares"],
                                       np.diff(parts, prepend=0) / step.mean()):
         check("share " + name, actual, expected)
+    check_measured_communication(figures)
     unit, effect, half = slowest_unit([(rank, repeat, np.log(w)) for repeat, run in enumerate(work) for rank, w in enumerate(run)])
     check("slowest rank", figures["slowest_rank"], unit)
     check_estimate("slowest", figures["slowest"], np.expm1([effect, effect - half, effect + half]))
@@ -370,53 +327,6 @@ def check_comparisons(figures):
                    lambda t, whole=int(df): stats.studentized_range.cdf(t * np.sqrt(2), 3, whole))
 
 
-def check_advice(figures):
-    cells, ranks = figures["cells"], figures["ranks"]
-    confidence = 0.965 if figures["adaptive"] else 0.95
-    model = Model(cells, figures["blocks"], False)
-
-    def ratio(a, b):
-        if figures["adaptive"]:
-            logs = np.log(np.array(cells[a]["value"]) / cells[b]["value"])
-            mean, error, df = logs.mean(), stats.sem(logs), len(logs) - 1
-        else:
-            (mean, error), df = model.compare(a, b), model.nu
-        half = student(0.5 + confidence / 2, df) * error
-        return np.exp([mean, mean - half, mean + half])
-
-    for i, size in enumerate(figures["sizes"]):
-        epochs = np.array(cells[i]["epoch_seconds"])
-        half = student(0.5 + confidence / 2, len(epochs) - 1) * stats.sem(epochs)
-        hours = np.array([epochs.mean(), epochs.mean() - half, epochs.mean() + half]) * 30 / 3600
-        for name, actual, expected in zip(("", " low", " high"), size["hours"], hours):
-            check("hours" + name, actual, expected)
-        for name, actual, expected in zip(("", " low", " high"), size["cost"], hours * ranks[i] * 2):
-            check("cost" + name, actual, expected)
-        if i == 0:
-            continue
-        s = ratio(i, i - 1)
-        for name, actual, expected in zip(("", " low", " high"), size["gain"], s - 1):
-            check("gain" + name, actual, expected)
-        # Hours are proportional to 1 / S, and prices to ranks times hours.
-        if s[1] <= 1:
-            if "hour_price" in size:
-                sys.exit("there is a price of an hour although the larger size may save none")
-            continue
-        before, p = ranks[i - 1], ranks[i]
-        price = 2 * (p / s - before) / (1 - 1 / s)
-        for name, actual, expected in zip(("", " low", " high"), size["hour_price"], (price[0], price[2], price[1])):
-            check("price of an hour" + name, actual, expected)
-
-
-def check_targets(figures):
-    seconds = np.array(figures["seconds"])
-    check("time to target", figures["all"], stats.trim_mean(seconds, 1 / len(seconds) + 1e-9))
-    # A repeat that missed the target counts as the slowest.
-    seconds[figures["missed"]] = 1e9
-    check("time to target", figures["without_missed"], stats.trim_mean(seconds, 1 / len(seconds) + 1e-9))
-    check("samples to target", figures["samples"], 100 * figures["all"])
-
-
 def main():
     figures = json.loads(subprocess.run(sys.argv[1:2], check=True, capture_output=True, timeout=60).stdout)
     distributions = figures["distributions"]
@@ -443,8 +353,7 @@ def main():
     for comparisons in figures["comparisons"]:
         check_comparisons(comparisons)
     check_days(figures["days"])
-    for advice in figures["advice"]:
-        check_advice(advice)
+    check_advice(figures["advice"])
     check_targets(figures["targets"])
     check_predictions(figures["predictions"])
     print(f"{scipy_check.checked} figures agree with SciPy")
