@@ -25,8 +25,8 @@
 namespace scalelab::analysis {
 
 // Returns the confidence at which the intervals of a study with this rule are computed when `blocks` blocks have
-// results. `cells` is the number of cells with intervals. It is 96.5%, except with one or two cells after the first look: there it is
-// 98% if `min` is 2, 97.5% if it is 3, and 97% otherwise. Each look is a chance to end with a deviation that is
+// results. `cells` is the number of cells with intervals. The confidence is 96.5%, except with one or two cells
+// after the first look: there it is 98% if `min` is 2, 97.5% if it is 3, and 97% otherwise. Each look is a chance to end with a deviation that is
 // too small, and the deviation of few blocks varies most. With more cells, all of their intervals must be narrow,
 // which rarely happens by chance.
 double SequentialConfidence(const v1::AdaptiveRepeats& repeats, size_t cells, int blocks);

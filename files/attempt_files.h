@@ -39,8 +39,8 @@ class AttemptFiles {
   // not RUNS/STUDY/RUN/TOKEN with these ids and this token, or if a component of the path is a link, is on
   // another filesystem or belongs to another user. Does nothing if the directory does not exist. Removes the
   // directory of the run too if it is then empty, but not that of the study. Returns errors of the
-  // filesystem, and CANCELLED if `over` returns true, which is called before each file to remove; the caller may call Remove again
-  // to continue.
+  // filesystem, and CANCELLED if `over` returns true, which is called before each file to remove; the caller may
+  // call Remove again to continue.
   absl::Status Remove(
       const std::string& directory, int64_t study_id, int64_t run_id, const std::string& token, FilesOf what,
       bool dry_run, FilesRemoved& removed, const std::function<bool()>& over = [] { return false; });
@@ -59,8 +59,8 @@ class AttemptFiles {
   // by the clock of the filesystem. If it contains no file, the times of its directories count. Returns whether it was
   // old enough. With `dry_run`, only counts the files. Leaves it alone and records the reason if it is a link, is on
   // another filesystem, or it or the directory of a run or an attempt in it belongs to another user. Returns CANCELLED
-  // if `over` returns true, which is called before each file to remove, and errors of the filesystem; the caller may call
-  // RemoveStudy again to continue.
+  // if `over` returns true, which is called before each file to remove, and errors of the filesystem; the caller
+  // may call RemoveStudy again to continue.
   absl::StatusOr<bool> RemoveStudy(int64_t study_id, absl::Time until, bool dry_run,
                                    const std::function<bool()>& over, FilesRemoved& removed);
 

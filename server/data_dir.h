@@ -23,7 +23,8 @@ class DataDir {
   //   tls.pem          0600; the key and the certificate of TCP, made when they are first used (server/tls_identity.h)
   //   allocations/     directory of the local scheduler
   // Returns FAILED_PRECONDITION if another scalelabd uses the directory, PERMISSION_DENIED or INVALID_ARGUMENT
-  // if it cannot be used. The message names the path and what to do. `files` contains the secrets; null: the file system of the machine.
+  // if it cannot be used. The message names the path and what to do. `files` contains the secrets; null: the file
+  // system of the machine.
   static absl::StatusOr<DataDir> Open(const std::string& path, FileSystem* files = nullptr);
 
   const std::string& path() const { return path_; }

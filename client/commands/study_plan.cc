@@ -99,7 +99,8 @@ std::string AllocationsText(const PlanStudyResponse& plan, const scalelab::v1::S
   return absl::StrCat(plan.allocations_size(), ", ", at_once, " at the same time");
 }
 
-// Returns the setting with which each node count gets allocations of its own, if that would save node-hours; otherwise "".
+// Returns the setting with which each node count gets allocations of its own, if that would save node-hours;
+// otherwise "".
 std::string OwnSizesText(const PlanStudyResponse& plan, const scalelab::v1::StudySpec& spec) {
   if (plan.node_hours_own() >= plan.node_hours_largest() || plan.own_sizes() <= ConcurrentAllocations(spec))
     return "";

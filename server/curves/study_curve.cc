@@ -36,11 +36,11 @@ absl::StatusOr<std::vector<analysis::Losses>> ReadLosses(db::Store& store,
         [&](db::Series series) { ranks.emplace_back(std::move(series.step), std::move(series.value)); });
     if (!read.ok()) return read;
     of_run.steps = analysis::MeanOverRanks(ranks);
-    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, analysis::kComparedEpochs},
-                            [&](db::Series series) {
-                              // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
-                              if (series.step.front() == 0) of_run.epochs = std::move(series.value);
-                            });
+    // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
+    const auto add_epochs = [&](db::Series series) {
+      if (series.step.front() == 0) of_run.epochs = std::move(series.value);
+    };
+    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, analysis::kComparedEpochs}, add_epochs);
     if (!read.ok()) return read;
   }
   return losses;

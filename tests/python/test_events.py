@@ -222,6 +222,8 @@ class EventsTest(fixture.InDirectory):
             self.now[0] += 6
             run.steps(3, {"train/norm": 4}, loss=2)
             run.steps(2, total_s=5)
+            with self.assertRaisesRegex(ValueError, "count is 0; it must be at least 1"):
+                run.steps(0)
         self.assertEqual(self.totals(), [2, 2, 2, 5, 5])
         self.assertEqual(self.losses(), [None, None, 2, None, None])
         self.assertEqual(self.lines()[-1]["metrics"]["run/steps"], 5)

@@ -11,7 +11,8 @@ Point = collections.namedtuple("Point", "batch mean deviation n limit")
 
 
 def without_extremes(values):
-    """Returns the values without the smallest and the largest. None stands for the largest; nothing is left of two of them."""
+    """Returns the values without the smallest and the largest. None is a repeat that missed the target and counts as the largest.
+    The result is empty if two repeats missed it."""
     if len(values) < 3 or values.count(None) > 1:
         return []
     return sorted(np.inf if value is None else value for value in values)[1:-1]

@@ -112,13 +112,16 @@ class Run:
 
     def steps(self, count: int, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
         """Reports the end of `count` training steps that the framework has executed together. Each step gets an equal part of the
-        time since the last report, unless `step/total_s` is given. The metrics belong to the last of these steps.
+        time since the last report, unless `step/total_s` is given. The metrics belong to the last of these steps. Raises
+        ValueError if `count` is below 1.
         """
+        if count < 1:
+            raise ValueError(f"count is {count}; it must be at least 1")
         self.start()
         named = {**(metrics or {}), **{("step/" if key.endswith("_s") else "train/") + key: value for key, value in more.items()}}
         # The conversion of a tensor on a GPU waits for the computations of the step, so it is part of the step.
         values = {key: float(value) for key, value in named.items() if value is not None}
-        seconds = values.get("step/total_s", (time.monotonic() - self._mark) / max(count, 1))
+        seconds = values.get("step/total_s", (time.monotonic() - self._mark) / count)
         if "train/loss" in values:
             self._losses.append(values["train/loss"])
         for left in reversed(range(count)):
