@@ -1,6 +1,8 @@
 // The communicator contract over processes. Arguments: RANKS BACKEND [cuda]. Runs under mpirun; every process
 // runs all tests in the same order. With "cuda" the tensors are on a GPU. Exits with status 77 and a reason
 // if the machine or the build does not support this.
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -20,6 +22,14 @@ TEST_P(ProcessCommunicatorContract, Holds) { GetParam().check(*shared); }
 
 INSTANTIATE_TEST_SUITE_P(All, ProcessCommunicatorContract, testing::ValuesIn(kCommunicatorContract),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// A write to a rank whose process has ended must fail with an error that names this rank. By default,
+// SIGPIPE would end the writing process first.
+TEST(ProcessCommunicator, IgnoresSigpipe) {
+  struct sigaction action {};
+  sigaction(SIGPIPE, nullptr, &action);
+  EXPECT_EQ(action.sa_handler, SIG_IGN);
+}
 
 int Skip(const std::string& why) {
   std::printf("skipped: %s\n", why.c_str());

@@ -106,12 +106,20 @@ class CommunicatorFault : public testing::TestWithParam<const char*> {
     begun_ = Clock::now();
   }
 
+  // Describes how the process of a rank of Gloo has ended.
+  std::string Ended(int rank) const {
+    int status = 0;
+    if (mpi() || waitpid(children_[rank], &status, WNOHANG) <= 0) return "";
+    return WIFSIGNALED(status) ? ": its process was ended by signal " + std::to_string(WTERMSIG(status))
+                               : ": its process ended with status " + std::to_string(WEXITSTATUS(status));
+  }
+
   // Expects that every rank except the victim reports the failure within `seconds`.
   void ExpectAllToBlame(const std::string& how, double seconds) {
     for (int r = 0; r < kRanks; ++r) {
       if (r == kVictim) continue;
       ASSERT_TRUE(Until([&] { return std::filesystem::exists(File("error", r)); }, seconds))
-          << "rank " << r << " has not failed";
+          << "rank " << r << " has not failed" << Ended(r);
       EXPECT_THAT(Text(File("error", r)), testing::HasSubstr("rank " + std::to_string(kVictim) + " on "));
       EXPECT_THAT(Text(File("error", r)), testing::ContainsRegex(how));
       // The last heartbeat of the victim may be older than its last operation: Split() begins with an all-gather.

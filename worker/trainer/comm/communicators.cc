@@ -1,5 +1,7 @@
 #include "worker/trainer/comm/communicators.h"
 
+#include <signal.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -109,6 +111,7 @@ constexpr Entry kBackends[] = {{"solo", MakeSolo}, {"mpi", MakeMpi}, {"gloo", Ma
 
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device) {
+  signal(SIGPIPE, SIG_IGN);  // Gloo and Open MPI write to TCP connections without MSG_NOSIGNAL
   const std::string backend(NativeBackend(spec.backend, spec.ranks, device.is_cuda()));
   for (const Entry& entry : kBackends) {
     if (entry.backend != backend) continue;

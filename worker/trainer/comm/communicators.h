@@ -12,8 +12,9 @@ namespace scalelab::trainer {
 
 // Creates the communicator for `spec.backend`. "auto" means solo for one rank. For several ranks, it means
 // nccl on GPUs and mpi on CPUs. The run's tensors are on `device`; mpi and gloo copy GPU tensors through the
-// host. Throws TrainerError if the backend is unknown or not in this build, or if the launcher has started a
-// different number of ranks than the specification requires.
+// host. Ignores SIGPIPE in this process, so that a write to a rank that has ended is an error. Throws
+// TrainerError if the backend is unknown or not in this build, or if the launcher has started a different
+// number of ranks than the specification requires.
 std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const LaunchEnvironment& environment,
                                                at::Device device = at::kCPU);
 
