@@ -1,10 +1,10 @@
 // One rank that reduces tensors in an endless loop: communicator_rank BACKEND RANKS TIMEOUT_S DIRECTORY
-// LEAVER [groups|receive|pair]. Writes DIRECTORY/pid-RANK once the loop is running, and
-// DIRECTORY/error-RANK when an operation fails. Rank LEAVER exits without an error after a few operations.
-// With "groups", the odd ranks and the even ranks are two groups that reduce separately. With "receive",
-// LEAVER calls no further operation once the loop is running, and the others wait for a tensor from any
-// rank, which no rank sends. With "pair", ranks 0 and 2 wait for a tensor from each other, and the other
-// ranks call no further operation.
+// LEAVER [groups|receive|pair]. Writes DIRECTORY/pid-RANK once the loop is running, DIRECTORY/steps-RANK, the
+// number of steps, about every second, and DIRECTORY/error-RANK when an operation fails. Rank LEAVER exits
+// without an error after a few operations. With "groups", the odd ranks and the even ranks are two groups that
+// reduce separately. With "receive", LEAVER calls no further operation once the loop is running, and the others
+// wait for a tensor from any rank, which no rank sends. With "pair", ranks 0 and 2 wait for a tensor from each
+// other, and the other ranks call no further operation.
 #include <unistd.h>
 
 #include <chrono>
@@ -58,6 +58,7 @@ int Main(int argc, char** argv) {
     const auto group = mode == "groups" ? all->Split(environment.rank % 2) : nullptr;
     Communicator* const communicator = group ? group.get() : all.get();
     all->AllReduce(few, ReduceOp::kAverage);
+    auto reported = std::chrono::steady_clock::now();
     for (int i = 0;; ++i) {
       // Use several sizes, because communicators may use a different algorithm for each of them.
       communicator->AllReduce(tensor, ReduceOp::kAverage);
@@ -71,6 +72,10 @@ int Main(int argc, char** argv) {
         communicator->StartReceive(few, 2 - environment.rank)->Wait();
       }
       if (i == 20 && environment.rank == leaver) return 0;
+      if (std::chrono::steady_clock::now() - reported > std::chrono::seconds(1)) {
+        Write(directory + "/steps-" + number, std::to_string(i));
+        reported = std::chrono::steady_clock::now();
+      }
     }
   } catch (const TrainerError& e) {
     Write(directory + "/error-" + number, e.what());

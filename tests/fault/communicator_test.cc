@@ -129,6 +129,39 @@ class CommunicatorFault : public testing::TestWithParam<const char*> {
     RecordProperty("seconds", std::to_string(std::chrono::duration<double>(Clock::now() - begun_).count()));
   }
 
+  // Stops all ranks for longer than the timeout of 3 s, as Slurm does with a job that it suspends. The others
+  // wait for the victim meanwhile. Then all continue, the victim last.
+  void SuspendAll() {
+    const auto others = [&](int signal) {
+      for (int r = 0; r < kRanks; ++r) {
+        if (r != kVictim) kill(pids_[r], signal);
+      }
+    };
+    const auto sleep = [](int milliseconds) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    };
+    kill(pids_[kVictim], SIGSTOP);
+    sleep(500);
+    others(SIGSTOP);
+    sleep(4000);
+    others(SIGCONT);
+    sleep(1500);
+    kill(pids_[kVictim], SIGCONT);
+  }
+
+  // Expects that every rank executes further steps.
+  void ExpectAllToContinue() {
+    std::vector<std::string> before;
+    for (int r = 0; r < kRanks; ++r) before.push_back(Text(File("steps", r)));
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_TRUE(Until(
+          [&] { return Text(File("steps", r)) != before[r] || std::filesystem::exists(File("error", r)); },
+          30))
+          << "rank " << r << " is still waiting";
+      ASSERT_EQ(Text(File("error", r)), "") << "rank " << r;
+    }
+  }
+
   void ExpectNobodyStays(bool victim_too) {
     for (int r = 0; r < kRanks; ++r) {
       if (r == kVictim && !victim_too) continue;
@@ -179,6 +212,26 @@ TEST_P(CommunicatorFault, AStoppedRankIsNamedWhenTheTimeIsOver) {
   kill(pids_[kVictim], SIGSTOP);
   ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   // With MPI, the launcher must also end the stopped rank.
+  ExpectNobodyStays(/*victim_too=*/mpi());
+}
+
+TEST_P(CommunicatorFault, ASuspendedJobContinues) {
+  Start(/*timeout=*/3);
+  SuspendAll();
+  ExpectAllToContinue();
+  begun_ = Clock::now();
+  kill(pids_[kVictim], SIGKILL);
+  ExpectAllToBlame("is gone|cannot be reached", kFindingOut);
+  ExpectNobodyStays(/*victim_too=*/true);
+}
+
+TEST_P(CommunicatorFault, ASuspendedJobOfGroupsContinues) {
+  Start(/*timeout=*/3, /*leaver=*/-1, "groups");
+  SuspendAll();
+  ExpectAllToContinue();
+  begun_ = Clock::now();
+  kill(pids_[kVictim], SIGSTOP);
+  ExpectAllToBlame("timed out after 3 s.*does not answer", 3 + kFindingOut);
   ExpectNobodyStays(/*victim_too=*/mpi());
 }
 

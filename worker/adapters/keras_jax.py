@@ -43,7 +43,7 @@ class KerasJax(training.Engine):
 
         keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
         keras.utils.set_random_seed(splitmix.seed32(spec.seed))
-        with Deadline(spec.comm_timeout_s)("building the model on all ranks"):
+        with Deadline(spec.comm_timeout_s, ranks)("building the model on all ranks"):
             devices = keras.distribution.list_devices()
             distribution = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
             keras.distribution.set_distribution(distribution)

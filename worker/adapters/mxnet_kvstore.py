@@ -30,7 +30,7 @@ class KvStore(MxnetEngine):
             self._meet(spec)
         mx = load_mxnet(spec)
         self.build(mx, spec, data, rank, parameters)
-        with Deadline(spec.comm_timeout_s)("joining the parameter server"):
+        with Deadline(spec.comm_timeout_s, ranks)("joining the parameter server"):
             self._kv = mx.kv.create("dist_sync" if ranks > 1 else "local")
             _stores.append(self._kv)
             self._init_store()

@@ -15,13 +15,13 @@ WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.flo
 
 
 class TrainingTest(fixture.InDirectory):
-    def run_toy(self, *arguments, replicas=None, **fields):
+    def run_toy(self, *arguments, replicas=None, world=1, **fields):
         """(exit status, standard error, events of each file)"""
         spec = {"engine": "toy/engine", "dataset": "synthetic", "global_batch": 10, "batch_per_rank": 10, "train_samples": "35",
                 "epochs": 2, "warmup_steps": 2, "learning_rate": 0.5, **fields}
         recipe.write_safetensors(self.path("weights"), WEIGHTS)
         environment = {
-            **os.environ, "RANK": "0", "WORLD_SIZE": str(replicas or 1), "SCALELAB_ATTEMPT_DIR": self.dir,
+            **os.environ, "RANK": "0", "WORLD_SIZE": str(replicas or world), "SCALELAB_ATTEMPT_DIR": self.dir,
             "SCALELAB_SPEC": self.write("spec.json", json.dumps(spec)), "SCALELAB_EVENTS": self.path("events-0.jsonl"),
             "SCALELAB_TRAINER": self.write("trainer", f"#!/bin/sh\ncat {self.dir}/weights\n", 0o755),
         }
@@ -79,12 +79,18 @@ class TrainingTest(fixture.InDirectory):
         self.assertLess(sorted(data[18:])[6], 0.005)
 
     def test_a_result_that_never_comes_ends_the_rank_in_time(self):
-        status, _, (events,) = self.run_toy("stuck", train_samples="300", epochs=1, comm_timeout_s=1)
+        status, _, (events,) = self.run_toy("stuck", world=2, train_samples="300", epochs=1, comm_timeout_s=1)
         self.assertEqual(status, 1)
         self.assertEqual({key: events[-1][key] for key in ("event", "message", "kind")},
                          {"event": "error", "kind": "communication",
                           "message": "another rank is gone or late, see the output of all ranks: a step has taken longer than 1 s; "
                                      "raise comm_timeout_s if it is only slow"})
+
+    def test_a_process_without_other_ranks_has_no_timeout(self):
+        for arguments, more in (((), {}), (("replicas",), {"replicas": 2, "ranks": 2, "batch_per_rank": 5})):
+            status, errors, (events, *_) = self.run_toy("slow", *arguments, max_steps="3", comm_timeout_s=0.1, **more)
+            self.assertEqual((status, errors), (0, ""))
+            self.assertEqual(events[-1]["event"], "finish")
 
     def test_memory_is_that_of_training_without_the_copy_of_the_parameters(self):
         _, _, (events,) = self.run_toy("copies")

@@ -49,6 +49,8 @@ class Toy(training.Engine):
         self.steps += 1
         if "stuck" in sys.argv and self.steps > 1:
             return threading.Event().wait  # the device never ends this step
+        if "slow" in sys.argv and self.steps == 2:
+            time.sleep(1.2)
         if "later" in sys.argv:
             return self.later()
         if "prepares" in sys.argv:

@@ -70,7 +70,7 @@ class _Training:
         self._part, self._parts = (0, 1) if engine.one_process else (rank, ranks)
         self._ranks = ranks
         self._cores = spec.cpus_per_rank * (ranks if engine.one_process else 1)
-        self.waits = Waits(engine, spec.comm_timeout_s)
+        self.waits = Waits(engine, spec.comm_timeout_s, self._parts)
         self._meter = RunMeter(spec.warmup_steps, spec.global_batch)
         self._totals, self._sums, self._first = _Totals(), EpochSums(), 0
         if checkpoints.on:

@@ -1,4 +1,4 @@
-"""Calls the collective methods of an engine with the timeout comm_timeout_s."""
+"""Calls the collective methods of an engine with the timeout comm_timeout_s, if the run has several processes."""
 from .deadline import Deadline
 
 # Additional seconds for the first step, in which frameworks compile.
@@ -6,8 +6,8 @@ _FIRST_STEP = 300
 
 
 class Waits:
-    def __init__(self, engine, seconds):
-        self._engine, self._deadline = engine, Deadline(seconds)
+    def __init__(self, engine, seconds, processes):
+        self._engine, self._deadline = engine, Deadline(seconds, processes)
         self._stepped = self._reported = False
 
     def step(self, images, labels, rate):

@@ -47,9 +47,10 @@ class Work {
 // stream. The result of a reduction is equal on all ranks, bit for bit.
 //
 // An operation fails if it has not ended within the communicator's timeout, counted from its start on this
-// rank. All operations fail as soon as a rank is known to be lost. Failures throw TrainerError
-// (communication). Its message names the rank that did not participate, and the last operation that this rank
-// completed. The communicator cannot be used after a failure.
+// rank. Time in which the process was stopped does not count (see RunningClock). All operations fail as soon
+// as a rank is known to be lost. Failures throw TrainerError (communication). Its message names the rank that
+// did not participate, and the last operation that this rank completed. The communicator cannot be used after a
+// failure.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -90,7 +90,7 @@ DeviceChannel::~DeviceChannel() {
 std::unique_ptr<Work> DeviceChannel::Start(const at::Tensor& tensor) {
   auto message = std::make_shared<Message>(send_ ? "send" : "receive", peer_, tensor,
                                            tensor.device() != device_, DeviceEvent(device_));
-  message->deadline = std::chrono::steady_clock::now() + timeout_;
+  message->deadline = watchdog_.Now() + timeout_;
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(message);
@@ -169,8 +169,7 @@ void DeviceChannel::EndTransfers() {
 
 void DeviceChannel::ThrowIfLateOrFailed(const Message& message) {
   watchdog_.ThrowIfFailed();
-  if (std::chrono::steady_clock::now() > message.deadline)
-    watchdog_.Fail(LateSentence(message, timeout_), message.peer);
+  if (watchdog_.Now() > message.deadline) watchdog_.Fail(LateSentence(message, timeout_), message.peer);
 }
 
 std::exception_ptr DeviceChannel::ErrorOf(const Message& message, const std::exception& e) {

@@ -12,6 +12,7 @@
 
 #include "worker/trainer/comm/gloo_message.h"
 #include "worker/trainer/comm/gloo_transport.h"
+#include "worker/trainer/comm/gloo_watchdog.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peers/peer_watch.h"
@@ -56,11 +57,12 @@ GlooCommunicator::GlooCommunicator(int rank, int size, const RendezvousAddress& 
       timeout_(timeout),
       store_(OpenStore(rendezvous, rank, size, timeout)),
       transport_(std::make_shared<GlooTransport>()) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Deadline deadline(timeout);
   int round = 0;
   watch_ = WatchPeers(rank, size, [&](const std::string& mine) {
     return GatherThrough(*store_, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
   });
+  watchdog_ = std::make_shared<GlooWatchdog>(*watch_, timeout);
   Connect(*store_);
 }
 
@@ -73,7 +75,8 @@ GlooCommunicator::GlooCommunicator(GlooCommunicator& parent, const std::vector<i
       prefix_(parent.prefix_ + "split/" + std::to_string(parent.splits_++) + "/" +
               std::to_string(members[0]) + "/"),
       transport_(std::make_shared<GlooTransport>()),
-      watch_(parent.watch_) {
+      watch_(parent.watch_),
+      watchdog_(parent.watchdog_) {
   if (!parent.members_.empty()) {
     for (int& member : members_) member = parent.members_[member];
   }
@@ -130,10 +133,11 @@ void GlooCommunicator::CommunicationThread() {
     try {
       if (broken) std::rethrow_exception(broken);
       if (abandon_) throw TrainerError("the communicator was closed", ErrorKind::kCommunication);
-      operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      operation->deadline = watch_->Now() + timeout_;
       operation->begin = DeviceEvent(at::kCPU);
       if (members_.empty()) watch_->Started(operation->what);
       try {
+        const GlooWatchdog::Monitored monitored(*watchdog_, *operation, members_);
         operation->run(tag);
       } catch (const std::exception& e) {
         Fail(*operation, e.what());
@@ -148,10 +152,12 @@ void GlooCommunicator::CommunicationThread() {
 }
 
 void GlooCommunicator::Fail(const Operation& operation, const std::string& reason) {
-  const bool late = std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= operation.deadline;
-  const std::string symptom = late ? LateSentence(operation, timeout_)
-                                   : std::string(operation.what) + " failed (" + GlooReason(reason) + ")";
-  throw TrainerError(watch_->Investigate(symptom, operation.peer, members_), ErrorKind::kCommunication);
+  // If a failure is already known, Gloo has ended the operation because of it.
+  if (!watch_->condemned()) {
+    watch_->Investigate(std::string(operation.what) + " failed (" + GlooReason(reason) + ")", operation.peer,
+                        members_);
+  }
+  throw TrainerError(watch_->verdict(), ErrorKind::kCommunication);
 }
 
 std::unique_ptr<Work> GlooCommunicator::Submit(const char* what, std::function<void(uint32_t tag)> run) {
@@ -184,7 +190,6 @@ std::unique_ptr<Work> GlooCommunicator::StartAllReduce(const at::Tensor& tensor,
     }
     options.setReduceFunction(ReduceFunctionFor(tensor.scalar_type(), op));
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::allreduce(options);
     if (op == ReduceOp::kAverage) Divide(tensor, size_);
   });
@@ -203,11 +208,6 @@ std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& out
     if (bytes == 0) return;
     const ReduceFunction reduce = ReduceFunctionFor(input.scalar_type(), op);
     const int next = (rank_ + 1) % size_, previous = (rank_ + size_ - 1) % size_;
-    const auto deadline = std::chrono::steady_clock::now() + timeout_;
-    const auto left = [&] {
-      return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                        deadline - std::chrono::steady_clock::now()));
-    };
     const auto block = [&](int place) { return Bytes(input) + place * bytes; };
     const uint64_t slot = gloo::Slot::build(kReduceScatterSlot, tag);
     std::string sum(block(previous), bytes), received(bytes, '\0');
@@ -216,8 +216,8 @@ std::unique_ptr<Work> GlooCommunicator::StartReduceScatter(const at::Tensor& out
       const auto sending = transport_->Buffer(sum.data(), bytes);
       receiving->recv(previous, slot);
       sending->send(next, slot);
-      receiving->waitRecv(left());
-      sending->waitSend(left());
+      receiving->waitRecv(kGlooForever);
+      sending->waitSend(kGlooForever);
       reduce(sum.data(), received.data(), block(incoming), count);
     });
     std::memcpy(Bytes(output), sum.data(), bytes);
@@ -237,7 +237,6 @@ std::unique_ptr<Work> GlooCommunicator::StartAllGather(const at::Tensor& output,
     if (place != Bytes(input)) options.setInput(Bytes(input), input.nbytes());
     options.setOutput(Bytes(output), output.nbytes());
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::allgather(options);
   });
 }
@@ -256,7 +255,6 @@ std::unique_ptr<Work> GlooCommunicator::StartAllGatherV(const at::Tensor& output
     if (place != Bytes(input)) options.setInput(Bytes(input), input.nbytes());
     options.setOutput(Bytes(output), bytes);
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::allgatherv(options);
   });
 }
@@ -269,7 +267,6 @@ void GlooCommunicator::Broadcast(const at::Tensor& tensor, int root) {
     options.setOutput(Bytes(tensor), tensor.nbytes());
     options.setRoot(root);
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::broadcast(options);
   })->Wait();
 }
@@ -278,7 +275,7 @@ std::unique_ptr<GlooMessage> GlooCommunicator::StartMessage(const at::Tensor& te
                                                             int peer, bool send) {
   CheckHost(tensor);
   auto message = std::make_unique<GlooMessage>(
-      *transport_, tensor, what, peer, timeout_,
+      *transport_, *watchdog_, tensor, what, peer, watch_->Now() + timeout_, members_,
       [this](const Operation& operation, const std::string& reason) { Fail(operation, reason); });
   message->Start(send);
   return message;
@@ -310,7 +307,6 @@ std::vector<std::string> GlooCommunicator::AllGather(std::string_view mine) {
     options.setInput(const_cast<char*>(mine.data()), length);
     options.setOutput(all.data(), all.size());
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::allgather(options);
   })->Wait();
   std::vector<std::string> result;
@@ -322,7 +318,6 @@ void GlooCommunicator::Barrier() {
   Submit("barrier", [this](uint32_t tag) {
     gloo::BarrierOptions options(transport_->context);
     options.setTag(tag);
-    options.setTimeout(timeout_);
     gloo::barrier(options);
   })->Wait();
 }

@@ -16,11 +16,12 @@ namespace scalelab::trainer {
 class Operation;
 class PeerWatch;
 class GlooMessage;
+class GlooWatchdog;
 struct GlooTransport;
 
 // A communication thread runs collective operations one after another. Gloo's own thread executes sends
-// and receives concurrently with them. Gloo restarts the timeout of a collective operation whenever a part
-// of it arrives.
+// and receives concurrently with them. A GlooWatchdog ends operations that exceed the timeout, which applies to
+// a whole operation.
 class GlooCommunicator : public Communicator {
  public:
   // Connects all ranks. `timeout` limits the connection, and later each operation. If ranks are missing,
@@ -68,8 +69,9 @@ class GlooCommunicator : public Communicator {
   std::string prefix_;               // prefix of the keys of this communicator
   int splits_ = 0;                   // number of calls of Split
   std::shared_ptr<GlooTransport> transport_;
-  std::shared_ptr<PeerWatch> watch_;   // the watch of the run
-  std::atomic<bool> abandon_ = false;  // whether to skip operations that have not started
+  std::shared_ptr<PeerWatch> watch_;        // the watch of the run
+  std::shared_ptr<GlooWatchdog> watchdog_;  // the watchdog of the run
+  std::atomic<bool> abandon_ = false;       // whether to skip operations that have not started
 
   std::mutex mutex_;  // guards queue_ and closing_
   std::condition_variable changed_;

@@ -1,6 +1,5 @@
 #include "worker/trainer/comm/gloo_message.h"
 
-#include <algorithm>
 #include <exception>
 #include <numeric>
 #include <stdexcept>
@@ -8,14 +7,17 @@
 
 namespace scalelab::trainer {
 
-GlooMessage::GlooMessage(GlooTransport& transport, const at::Tensor& tensor, const char* what, int peer,
-                         std::chrono::milliseconds timeout, Fail fail)
+GlooMessage::GlooMessage(GlooTransport& transport, GlooWatchdog& watchdog, const at::Tensor& tensor,
+                         const char* what, int peer, RunningClock::time_point deadline,
+                         const std::vector<int>& members, Fail fail)
     : transport_(transport),
+      watchdog_(watchdog),
+      members_(members),
       tensor_(tensor),
       operation_(what, peer),
       fail_(std::move(fail)),
       buffer_(transport.Buffer(tensor.data_ptr(), tensor.nbytes())) {
-  operation_.deadline = std::chrono::steady_clock::now() + timeout;
+  operation_.deadline = deadline;
 }
 
 void GlooMessage::Start(bool send) {
@@ -36,6 +38,7 @@ void GlooMessage::Start(bool send) {
   } catch (const std::exception& e) {
     fail_(operation_, e.what());
   }
+  in_flight_ = true;
 }
 
 void GlooMessage::Wait() {
@@ -57,20 +60,20 @@ bool GlooMessage::Done() {
 GlooMessage::~GlooMessage() {
   if (operation_.peer == Operation::kAnyRank) transport_.SetReceiveFromAny(nullptr);
   try {
-    if (!interrupted_) Wait();
+    if (waiting_.valid() || in_flight_) Wait();
   } catch (const std::exception&) {
     // Ignore the error, because the caller never called Wait.
   }
 }
 
 void GlooMessage::WaitForGloo() {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(operation_.deadline -
-                                                                          std::chrono::steady_clock::now());
   try {
-    const auto limit = std::max(left, std::chrono::milliseconds(1));
-    interrupted_ = !(send_ ? buffer_->waitSend(limit) : buffer_->waitRecv(&source_, limit));
-    if (interrupted_) throw std::runtime_error("interrupted");
+    const GlooWatchdog::Monitored monitored(watchdog_, operation_, members_);
+    const bool ended = send_ ? buffer_->waitSend(kGlooForever) : buffer_->waitRecv(&source_, kGlooForever);
+    in_flight_ = false;
+    if (!ended) throw std::runtime_error("interrupted");
   } catch (const std::exception& e) {
+    in_flight_ = false;  // Gloo has closed the connection
     fail_(operation_, e.what());
   }
 }

@@ -26,7 +26,8 @@ class GlooStore : public gloo::rendezvous::Store {
 
  private:
   std::vector<char> Wait(const std::string& key, std::chrono::milliseconds timeout) {
-    const auto value = WaitForKey(store_, key, std::chrono::steady_clock::now() + timeout);
+    Deadline deadline(timeout);
+    const auto value = WaitForKey(store_, key, deadline);
     if (!value) throw std::runtime_error("timeout: no rank has set " + key);
     return std::vector<char>(value->begin(), value->end());
   }
@@ -52,6 +53,7 @@ void GlooTransport::Connect(int rank, int size, KeyStore& keys, const std::strin
   gloo::BarrierOptions all_have_read_the_store(context);
   all_have_read_the_store.setTimeout(timeout);
   gloo::barrier(all_have_read_the_store);
+  context->setTimeout(kGlooForever);
 }
 
 // If a receive times out, Gloo closes all connections. That ends all operations except a receive from

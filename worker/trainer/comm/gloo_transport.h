@@ -17,12 +17,16 @@ namespace scalelab::trainer {
 // Slots for our own messages. Gloo's collectives use the numbers 1 to 8 here.
 constexpr uint8_t kMessageSlot = 0x40, kReduceScatterSlot = 0x41, kAbortSlot = 0x42;
 
+// The timeout of operations inside Gloo, which is never reached. GlooWatchdog applies the real timeout.
+constexpr std::chrono::hours kGlooForever{365 * 24};
+
 // Returns the first line of Gloo's error message, without the source position at its beginning.
 std::string GlooReason(const std::string& message);
 
 struct GlooTransport {
   // Connects the ranks, which exchange their addresses through `keys`. `address` selects the network
-  // interface. Returns when all ranks have read the keys. Throws exceptions of Gloo.
+  // interface. Returns when all ranks have read the keys. Throws exceptions of Gloo. `timeout` does not limit
+  // later operations.
   void Connect(int rank, int size, KeyStore& keys, const std::string& address,
                std::chrono::milliseconds timeout);
 

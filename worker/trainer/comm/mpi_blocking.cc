@@ -16,8 +16,6 @@
 namespace scalelab::trainer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // The smallest block for a ring. If blocks would be smaller, ranks exchange whole tensors, because then the
 // number of messages determines the time, and not the number of bytes. Whole tensors are sent in messages of
 // this size, because Open MPI sends up to 4 KiB, including headers, without a handshake with the receiver.
@@ -90,7 +88,8 @@ void MpiCommunicator::Await(Requests& requests, Operation& operation) {
     if (root_->in_flight_ > 0) root_->Advance();
     if (looks < kEagerLooks) continue;
     if (root_->broken_) std::rethrow_exception(root_->broken_);
-    if (operation.deadline == Clock::time_point()) operation.deadline = Clock::now() + timeout_;
+    if (operation.deadline == RunningClock::time_point())
+      operation.deadline = root_->watch_->Now() + timeout_;
     ThrowIfLateOrCondemned(operation);
     sched_yield();
   }

@@ -207,7 +207,7 @@ void MpiCommunicator::Advance() {
   for (auto& operation : fresh) {
     try {
       if (broken_) std::rethrow_exception(broken_);
-      operation->deadline = std::chrono::steady_clock::now() + timeout_;
+      operation->deadline = watch_->Now() + timeout_;
       operation->begin = DeviceEvent(at::kCPU);
       if (operation->collective()) operation->owner.Started(operation->what);
       CheckMpi(operation->start(&operation->request), operation->what);
@@ -266,7 +266,7 @@ void MpiCommunicator::Finished(const char* what) {
 void MpiCommunicator::ThrowIfLateOrCondemned(const Operation& operation) const {
   PeerWatch& watch = *root_->watch_;
   if (!watch.condemned()) {
-    if (std::chrono::steady_clock::now() < operation.deadline) return;
+    if (watch.Now() < operation.deadline) return;
     watch.Investigate(LateSentence(operation, timeout_), operation.peer, members_);
   }
   others_know = true;

@@ -108,7 +108,7 @@ NcclCommunicator::NcclCommunicator(int rank, int size, at::Device device, const 
       timeout_(timeout),
       store_(OpenStore(rendezvous, rank, size, timeout)) {
   const c10::cuda::CUDAGuard gpu(device.index());
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Deadline deadline(timeout);
   int round = 0;
   const auto gather = [&](const std::string& mine) {
     return GatherThrough(*store_, "scalelab/" + std::to_string(round++) + "/", rank, size, mine, deadline);
@@ -131,7 +131,7 @@ NcclCommunicator::NcclCommunicator(NcclCommunicator& parent, const std::vector<i
   if (!parent.members_.empty()) {
     for (int& member : members_) member = parent.members_[member];
   }
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  Deadline deadline(timeout_);
   Connect(
       [&](const std::string& mine) {
         return GatherThrough(*store_, "scalelab/", rank_, size_, mine, deadline);
@@ -143,7 +143,7 @@ std::unique_ptr<Communicator> NcclCommunicator::Split(int group) {
   return std::unique_ptr<Communicator>(new NcclCommunicator(*this, RanksOfGroup(*this, group)));
 }
 
-void NcclCommunicator::Connect(const Gather& gather, std::chrono::steady_clock::time_point deadline) {
+void NcclCommunicator::Connect(const Gather& gather, Deadline& deadline) {
   transport_ = std::make_unique<Transport>(device_);
   const auto trouble = [this] {
     std::string trouble = transport_->handle.AsyncError();
@@ -163,7 +163,7 @@ void NcclCommunicator::Connect(const Gather& gather, std::chrono::steady_clock::
     const std::string id = gather(rank_ == 0 ? transport_->handle.NewId() : "")[0];
     transport_->handle.Join(id, size_, rank_, device_.index(), [&] {
       watchdog_->ThrowIfFailed();
-      if (std::chrono::steady_clock::now() > deadline) {
+      if (deadline.Over()) {
         watchdog_->Fail(LateSentence(Operation("joining over NCCL"), timeout_), -1);
       }
     });

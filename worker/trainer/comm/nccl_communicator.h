@@ -57,7 +57,7 @@ class NcclCommunicator : public Communicator {
 
   // Starts the watchdog and connects the ranks that call `gather`. Fails at `deadline`.
   using Gather = std::function<std::vector<std::string>(const std::string& mine)>;
-  void Connect(const Gather& gather, std::chrono::steady_clock::time_point deadline);
+  void Connect(const Gather& gather, Deadline& deadline);
   // Enqueues an operation on the stream. `enqueue` gets the output and the input in GPU memory. The two may
   // be the same tensor.
   using Enqueue = std::function<void(const at::Tensor& output, const at::Tensor& input)>;

@@ -31,12 +31,12 @@ NcclWatchdog::~NcclWatchdog() {
 void NcclWatchdog::Enqueuing(std::shared_ptr<const DeviceOperation> operation) {
   std::lock_guard lock(mutex_);
   enqueuing_ = std::move(operation);
-  enqueue_deadline_ = std::chrono::steady_clock::now() + timeout_;
+  enqueue_deadline_ = Now() + timeout_;
 }
 
 std::shared_ptr<const DeviceOperation> NcclWatchdog::LateToEnqueue() const {
   std::lock_guard lock(mutex_);
-  return std::chrono::steady_clock::now() > enqueue_deadline_ ? enqueuing_ : nullptr;
+  return Now() > enqueue_deadline_ ? enqueuing_ : nullptr;
 }
 
 void NcclWatchdog::Add(std::shared_ptr<DeviceOperation> operation) {
@@ -93,12 +93,12 @@ void NcclWatchdog::Look() {
       if (!running_.empty()) first = running_.front();
     }
     if (!first || !first->Begun()) break;
-    if (first->deadline == std::chrono::steady_clock::time_point()) {
-      first->deadline = std::chrono::steady_clock::now() + timeout_;
+    if (first->deadline == RunningClock::time_point()) {
+      first->deadline = Now() + timeout_;
       if (members_.empty()) watch_.Started(first->what);
     }
     if (!first->Ended()) {
-      if (std::chrono::steady_clock::now() > first->deadline) Condemn(LateSentence(*first, timeout_), -1);
+      if (Now() > first->deadline) Condemn(LateSentence(*first, timeout_), -1);
       break;
     }
     if (members_.empty()) watch_.Finished(first->what);

@@ -57,6 +57,9 @@ class NcclWatchdog {
                std::vector<int> members = {});
   ~NcclWatchdog();
 
+  // Returns the time for deadlines of operations.
+  RunningClock::time_point Now() const { return watch_.Now(); }
+
   // Announces that the caller is about to enqueue an operation. The call of NCCL may wait for other ranks,
   // but at most for `timeout`. If `operation` is null, announces that the call has ended.
   void Enqueuing(std::shared_ptr<const DeviceOperation> operation);
@@ -88,7 +91,7 @@ class NcclWatchdog {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<DeviceOperation>> running_;
   std::shared_ptr<const DeviceOperation> enqueuing_;
-  std::chrono::steady_clock::time_point enqueue_deadline_;
+  RunningClock::time_point enqueue_deadline_;
   bool closing_ = false;
   bool investigating_ = false;
   std::exception_ptr error_;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "worker/trainer/comm/communicator.h"
+#include "worker/trainer/comm/peers/running_clock.h"
 #include "worker/trainer/device/device_event.h"
 
 namespace scalelab::trainer {
@@ -44,7 +45,7 @@ class Operation {
 
   const char* const what;  // "all-reduce"
   const int peer;
-  std::chrono::steady_clock::time_point deadline;  // set when it starts
+  RunningClock::time_point deadline;  // set when it starts
   // The time in which the operation was in progress. `begin` is set when it starts. Complete sets `end` on
   // the host's clock, unless `end` is a point on a device. Both may be read after the operation has ended.
   // Their memory is separate, so that a span does not keep the tensors of the operation alive.

@@ -141,6 +141,40 @@ TEST(PeerWatch, NamesTheRankThatDoesNotAnswerIfAMessageFromAnotherIsLate) {
   EXPECT_THAT(verdict, Not(HasSubstr("rank 1 on ")));
 }
 
+class RunningClockTest : public testing::Test {
+ protected:
+  // Lets the time pass while a thread reads the clock ten times a second. Returns how much of it counts.
+  std::chrono::milliseconds Run(std::chrono::milliseconds time) {
+    const auto begin = clock_.Now();
+    for (const auto end = now_ + time; now_ < end; clock_.Now()) now_ += std::chrono::milliseconds(100);
+    return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - begin);
+  }
+  // Lets the time pass while the process is stopped. Returns how much of it counts.
+  std::chrono::milliseconds Stop(std::chrono::milliseconds time) {
+    const auto begin = clock_.Now();
+    now_ += time;
+    return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - begin);
+  }
+
+  RunningClock::Steady::time_point now_{std::chrono::hours(1000)};
+  RunningClock clock_{[this] { return now_; }};
+};
+
+TEST_F(RunningClockTest, CountsTheTimeInWhichTheProcessRuns) {
+  EXPECT_EQ(Run(std::chrono::minutes(20)), std::chrono::minutes(20));
+  EXPECT_EQ(Stop(std::chrono::milliseconds(1900)), std::chrono::milliseconds(1900)) << "threads may be late";
+}
+
+TEST_F(RunningClockTest, DoesNotCountTheTimeInWhichTheProcessIsStopped) {
+  Run(std::chrono::seconds(5));
+  EXPECT_EQ(Stop(std::chrono::hours(9)), std::chrono::seconds(0));
+  EXPECT_EQ(Run(std::chrono::milliseconds(9900)), std::chrono::seconds(0))
+      << "other ranks may continue up to 10 s later";
+  EXPECT_EQ(Run(std::chrono::seconds(60)), std::chrono::seconds(60));
+  EXPECT_EQ(Stop(std::chrono::seconds(30)), std::chrono::seconds(0)) << "every stop is detected";
+  EXPECT_EQ(Run(std::chrono::seconds(60)), std::chrono::milliseconds(50'100));
+}
+
 TEST_F(PeerWatchTest, IgnoresLinesWithAnotherToken) {
   std::istringstream endpoint(ranks_[1]->endpoint());
   std::string address;

@@ -17,10 +17,6 @@ using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::chrono::steady_clock::time_point In(milliseconds time) {
-  return std::chrono::steady_clock::now() + time;
-}
-
 class RendezvousTest : public testing::TestWithParam<const char*> {
  protected:
   RendezvousTest() {
@@ -42,7 +38,8 @@ TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
     ranks.emplace_back([&, r] {
       stores[r] = OpenStore(place_, r, 3, milliseconds(20'000));
       const std::string mine = std::string("with \0 and \n ", 13) + std::to_string(r);
-      lines[r] = GatherThrough(*stores[r], "a/b%", r, 3, mine, In(milliseconds(20'000)));
+      Deadline deadline(milliseconds(20'000));
+      lines[r] = GatherThrough(*stores[r], "a/b%", r, 3, mine, deadline);
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -59,8 +56,9 @@ TEST_P(RendezvousTest, EveryRankGetsTheLinesOfAll) {
 TEST_P(RendezvousTest, NamesMissingRanks) {
   const auto store = OpenStore(place_, 0, 4, milliseconds(20'000));
   store->Set("here/2", "");
+  Deadline deadline(milliseconds(30));
   try {
-    GatherThrough(*store, "here/", 0, 4, "", In(milliseconds(30)));
+    GatherThrough(*store, "here/", 0, 4, "", deadline);
     FAIL() << "two ranks are missing";
   } catch (const TrainerError& e) {
     EXPECT_THAT(e.what(), HasSubstr("timed out waiting for rank 1, 3 of 4"));
@@ -70,9 +68,10 @@ TEST_P(RendezvousTest, NamesMissingRanks) {
 TEST_P(RendezvousTest, AKeyIsFoundOnceItIsSet) {
   const auto store = OpenStore(place_, 0, 1, milliseconds(20'000));
   EXPECT_EQ(store->Find("key"), std::nullopt);
-  EXPECT_EQ(WaitForKey(*store, "key", In(milliseconds(1))), std::nullopt);
+  Deadline soon(milliseconds(1)), late(milliseconds(20'000));
+  EXPECT_EQ(WaitForKey(*store, "key", soon), std::nullopt);
   std::thread other([&] { store->Set("key", "value"); });
-  EXPECT_EQ(WaitForKey(*store, "key", In(milliseconds(20'000))), "value");
+  EXPECT_EQ(WaitForKey(*store, "key", late), "value");
   other.join();
 }
 

@@ -123,6 +123,7 @@ std::string PeerWatch::ProgressLine(const char* verb, int rank, const Progress& 
 
 void PeerWatch::Run() {
   while (!closing_) {
+    Now();
     std::vector<pollfd> ready = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     for (const Connection& c : connections_) ready.push_back({c.socket.get(), POLLIN, 0});
     bool in_grace = false;
@@ -297,12 +298,12 @@ std::string PeerWatch::Investigate(const std::string& symptom, int peer, const s
     std::lock_guard lock(mutex_);
     for (int r = 0; r < size_; ++r) known[r] = r == rank_ ? mine_ : peers_[r].progress;
   }
-  for (const auto deadline = Clock::now() + kAnswer; !condemned();) {
+  for (const auto deadline = Now() + kAnswer; !condemned();) {
     std::vector<pollfd> ready;
     for (const Asked& a : asked) {
       if (a.reached && !a.answered) ready.push_back({a.socket.get(), POLLIN, 0});
     }
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Now()).count();
     if (ready.empty() || left <= 0) break;
     poll(ready.data(), ready.size(), static_cast<int>(std::min<int64_t>(left, 100)));
     for (Asked& a : asked) {

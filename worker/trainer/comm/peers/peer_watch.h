@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "worker/trainer/comm/peers/network.h"
+#include "worker/trainer/comm/peers/running_clock.h"
 
 namespace scalelab::trainer {
 
@@ -44,6 +45,10 @@ class PeerWatch {
   // function is called at once. It must interrupt the operations of one communicator that this rank waits
   // for. It is called on the thread of the watch, or by Investigate.
   void OnCondemned(std::function<void()> interrupt);
+
+  // Returns the time for deadlines of operations. Once all ranks have joined, the thread of the watch reads
+  // the clock at least ten times a second, so that the clock detects stops.
+  RunningClock::time_point Now() { return clock_.Now(); }
 
   // Record this rank's progress through collective operations, which all ranks count in the same way. Must
   // not be called for operations of groups. `what` must be a string literal.
@@ -95,6 +100,7 @@ class PeerWatch {
   const int rank_, size_;
   std::string address_, endpoint_, token_;
   Socket listener_, wake_;
+  RunningClock clock_;
   std::vector<Connection> connections_;  // used by the thread
   int64_t announced_ = -1;               // used by the thread: progress last sent to the neighbours
 

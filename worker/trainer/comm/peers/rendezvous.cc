@@ -146,18 +146,16 @@ std::unique_ptr<KeyStore> OpenStore(const RendezvousAddress& rendezvous, int ran
   }
 }
 
-std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key,
-                                      std::chrono::steady_clock::time_point deadline) {
+std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key, Deadline& deadline) {
   while (true) {
     if (std::optional<std::string> value = store.Find(key)) return value;
-    if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+    if (deadline.Over()) return std::nullopt;
     std::this_thread::sleep_for(kPoll);
   }
 }
 
 std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, int rank, int size,
-                                       const std::string& mine,
-                                       std::chrono::steady_clock::time_point deadline) {
+                                       const std::string& mine, Deadline& deadline) {
   store.Set(key + std::to_string(rank), mine);
   std::vector<std::string> lines(size);
   std::string missing;

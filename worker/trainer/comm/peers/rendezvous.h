@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker/trainer/comm/peers/running_clock.h"
+
 namespace scalelab::trainer {
 
 // The place of the rendezvous: a directory or a TCP address.
@@ -55,13 +57,11 @@ std::unique_ptr<KeyStore> OpenStore(const RendezvousAddress& rendezvous, int ran
                                     std::chrono::milliseconds timeout);
 
 // Waits until the key is set and returns its value. Returns nothing after `deadline`.
-std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key,
-                                      std::chrono::steady_clock::time_point deadline);
+std::optional<std::string> WaitForKey(KeyStore& store, const std::string& key, Deadline& deadline);
 
 // Gathers one line from every rank, under keys that begin with `key`. If ranks are missing at `deadline`,
 // throws a TrainerError that names them.
 std::vector<std::string> GatherThrough(KeyStore& store, const std::string& key, int rank, int size,
-                                       const std::string& mine,
-                                       std::chrono::steady_clock::time_point deadline);
+                                       const std::string& mine, Deadline& deadline);
 
 }  // namespace scalelab::trainer
