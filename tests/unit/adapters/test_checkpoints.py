@@ -151,7 +151,8 @@ class StoreTest(fixture.InDirectory):
         self.save(1, ranks=2)
 
         def fails(store, rank):
-            def write(_):
+            def write(directory):
+                self.writer(2, rank)(directory)
                 raise OSError("no space")
 
             return store.save(2, write if rank == 1 else self.writer(2, rank), {})
@@ -160,6 +161,7 @@ class StoreTest(fixture.InDirectory):
         with contextlib.redirect_stderr(errors):
             self.assertEqual(self.on_ranks(2, fails), [None, None])
         self.assertEqual(errors.getvalue(), "no checkpoint after step 2: no space\n")
+        self.assertEqual(os.listdir(self.path("checkpoints")), ["step-000000000001"], "the files of step 2 are removed")
         self.assertEqual([step for step, *_ in self.newest(2)[0]], [1, 1])
 
     def test_the_checkpoint_of_another_run_is_an_error(self):

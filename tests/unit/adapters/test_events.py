@@ -70,6 +70,20 @@ class EventsTest(fixture.InDirectory):
         self.assertEqual(caught.exception.errno, errno.ENOSPC)
         log.error("no space", "trainer_error")  # the event file is still open
 
+    def test_events_before_a_checkpoint_are_synced(self):
+        log = events.Events([self.path("events-0.jsonl"), self.path("events-1.jsonl")])
+        log.step(0, 0, {})
+        synced = []
+        with mock.patch("os.fsync", lambda descriptor: synced.append((descriptor, os.fstat(descriptor).st_size))):
+            log.sync()
+        self.assertEqual(len(set(synced)), 2)
+        self.assertTrue(all(size > 0 for _, size in synced), "steps are written first")
+        for code in (errno.EINVAL, errno.ENOTSUP):
+            with mock.patch("os.fsync", side_effect=OSError(code, os.strerror(code))):
+                log.sync()
+        with mock.patch("os.fsync", side_effect=OSError(errno.EIO, os.strerror(errno.EIO))), self.assertRaises(OSError):
+            log.sync()
+
     def test_every_replica_has_its_file(self):
         log = events.Events([self.path("events-0.jsonl"), self.path("events-1.jsonl")])
         log.start("tensorflow", "2", 2, 0, 1, "Some GPU")

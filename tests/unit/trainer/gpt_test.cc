@@ -145,6 +145,13 @@ TEST_F(Tokens, NeedFilesOfWholeNumbers) {
   EXPECT_THAT(Error(), HasSubstr("val.bin does not exist"));
 }
 
+TEST_F(Tokens, NeedASampleForTheEvaluation) {
+  Write("val.bin", {20, 21, 22, 23});
+  EXPECT_THAT(Error(), HasSubstr("val.bin: has 4 tokens, but a sample needs 5 (sequence_length + 1)"));
+  spec_.evaluate = false;
+  EXPECT_EQ(Error(), "");
+}
+
 TEST(SyntheticTokens, CanBeLearnedAndAreTheSameOnEveryRank) {
   TrainingSpec spec;
   spec.model = "gpt-nano";

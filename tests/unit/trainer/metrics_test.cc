@@ -58,6 +58,14 @@ TEST_F(EventFile, HoldsOneJsonObjectALineInTheOrderOfTheCalls) {
   EXPECT_EQ(lines[1002]["parameter_hash"], "00ff00ff00ff00ff");
 }
 
+TEST_F(EventFile, HasAllStepsAfterASync) {
+  EventWriter events(path_);
+  events.Step(0, 0, {});
+  events.Step(0, 1, {});
+  events.Sync();
+  EXPECT_EQ(Lines().size(), 2u);
+}
+
 TEST_F(EventFile, IsAppendedTo) {
   { EventWriter(path_).Start(0, 1, 1, ""); }
   { EventWriter(path_).Start(0, 1, 1, ""); }
@@ -101,6 +109,23 @@ TEST(EventWriter, ReportsThatTheLastEventCouldNotBeWritten) {
   } catch (const TrainerError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("cannot write the event file /dev/full: No space left"));
   }
+}
+
+TEST(EventWriter, ReportsBeforeACheckpointThatAStepCouldNotBeWritten) {
+  EventWriter events("/dev/full");
+  events.Step(0, 0, {});
+  try {
+    events.Sync();
+    FAIL();
+  } catch (const TrainerError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cannot write the event file /dev/full: No space left"));
+  }
+}
+
+TEST(EventWriter, SyncsAFileThatHasNothingToSync) {
+  EventWriter events("/dev/null");
+  events.Step(0, 0, {});
+  EXPECT_NO_THROW(events.Sync());
 }
 
 TEST(RunMeter, MeasuresAfterWarmUp) {

@@ -69,8 +69,8 @@ class Store:
     def save(self, step, write, loop):
         """Writes a checkpoint, and then removes the oldest checkpoints. `write`(directory) must write the engine's files of this
         rank durably and return their names. `loop` is a JSON object with the state of the training loop. Returns the total number
-        of bytes of all ranks. If a rank cannot write its files, prints a line to standard error and returns None; training can
-        continue."""
+        of bytes of all ranks. If a rank cannot write its files, prints a line to standard error, removes the files of this
+        checkpoint and returns None; training can continue."""
         path, error, own = self._path(step), None, "0" * 64
         size = 0
         try:
@@ -91,11 +91,10 @@ class Store:
                 error = e
         if error is not None:
             print(f"no checkpoint after step {step}: {error}", file=sys.stderr, flush=True)
-        if failed or self._any(error is not None):
-            return None
+        failed = failed or self._any(error is not None)  # afterwards, no rank writes
         if self._rank == 0:
-            _ignoring_errors(self._remove_old)  # the next checkpoint tries again
-        return sum(int(r[4:20], 16) for r in ranks)
+            _ignoring_errors(self._remove_old)  # also the files of this checkpoint, if it is not complete
+        return None if failed else sum(int(r[4:20], 16) for r in ranks)
 
     def _write_manifest(self, step, sums):
         body = json.dumps({"format": 1, "step": step, "recipe": self._recipe, "ranks": sums}, indent=1).encode() + b"\n"

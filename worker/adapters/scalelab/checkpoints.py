@@ -98,7 +98,7 @@ class Checkpoints:
     def save(self, steps, write, loop):
         """Writes a checkpoint and reports it. Ends the process if a rank has received a signal. Collective."""
         begin = time.monotonic()
-        self._events.flush()  # the attempt that continues does not report these steps again
+        self._events.sync()  # the attempt that continues does not report these steps again
         size = self._store.save(steps, write, loop)
         now = time.monotonic()
         self.seconds += now - begin

@@ -1,4 +1,5 @@
 """Writes the event file of a rank (docs/users/write-a-training-script.md, "Event lines"). Uses only the standard library."""
+import errno
 import json
 import math
 import os
@@ -91,3 +92,13 @@ class Events:
             while data:
                 data = data[os.write(descriptor, data) :]
         self._written = time.monotonic()
+
+    def sync(self):
+        """Writes the buffered steps and syncs the files, so that all events so far survive a power failure."""
+        self.flush()
+        for descriptor in self._descriptors:
+            try:
+                os.fsync(descriptor)
+            except OSError as e:
+                if e.errno not in (errno.EINVAL, errno.ENOTSUP):  # standard output may be a pipe, which cannot be synced
+                    raise

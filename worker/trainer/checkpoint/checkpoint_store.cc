@@ -193,20 +193,21 @@ std::optional<int64_t> CheckpointStore::Save(int64_t step, const NamedTensors& s
   if (!error.empty()) {
     std::fprintf(stderr, "no checkpoint after step %lld: %s\n", static_cast<long long>(step), error.c_str());
   }
-  if (AnyFails(!error.empty())) return std::nullopt;
-  if (rank == 0) RemoveOld();
+  const bool failed = AnyFails(!error.empty());  // afterwards, no rank writes
+  if (rank == 0) RemoveOld();                    // also the files of this checkpoint, if it is not complete
+  if (failed) return std::nullopt;
   return bytes;
 }
 
 void CheckpointStore::RemoveOld() const {
-  std::error_code ignored;  // RemoveOld after the next checkpoint tries again
+  std::error_code ignored;  // the next call of Save tries again
   const std::vector<int64_t> steps = Steps(ignored);
   for (size_t i = keep_; i < steps.size(); ++i) fs::remove(PathOf(steps[i]) + kManifest, ignored);
   std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
-    const std::string name = entry.path().filename();
-    const bool incomplete = name.starts_with(kStep) && IsAbsent(entry.path().string() + kManifest);
-    if (incomplete || name.starts_with(kDamaged)) old.push_back(entry.path());
+  for (fs::directory_iterator it(directory_, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const std::string name = it->path().filename();
+    const bool incomplete = name.starts_with(kStep) && IsAbsent(it->path().string() + kManifest);
+    if (incomplete || name.starts_with(kDamaged)) old.push_back(it->path());
   }
   for (const fs::path& path : old) fs::remove_all(path, ignored);
 }

@@ -39,7 +39,8 @@ class CheckpointStore {
 
   // Writes a checkpoint and then removes the oldest ones. Only the `shared` of rank 0 is written. Returns the
   // size of the checkpoint in bytes, over all ranks. If a rank cannot write its file, prints a line to
-  // standard error and returns nothing, because training can continue without a checkpoint. Collective.
+  // standard error, removes the files of this checkpoint and returns nothing, because training can continue
+  // without a checkpoint. Collective.
   std::optional<int64_t> Save(int64_t step, const NamedTensors& shared, const NamedTensors& mine);
 
   // Returns the newest checkpoint that is complete and undamaged, or nothing if there is none. Reports

@@ -202,7 +202,15 @@ Dataset LoadText(const TrainingSpec& spec) {
   if (!files.ok()) throw TrainerError(std::string(files.status().message()), ErrorKind::kData);
   Dataset data;
   data.train = ReadText(files->train, shape, TrainLimit(spec));
-  if (spec.evaluate) data.test = ReadText(files->val, shape, INT64_MAX);
+  if (!spec.evaluate) return data;
+  data.test = ReadText(files->val, shape, INT64_MAX);
+  if (data.test.size == 0) {
+    throw TrainerError(files->val.path + ": has " + std::to_string(files->val.records) +
+                           " tokens, but a sample needs " + std::to_string(shape.tokens + 1) +
+                           " (sequence_length + 1): use a longer file or a smaller sequence_length, or set "
+                           "evaluate to false",
+                       ErrorKind::kData);
+  }
   return data;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "worker/trainer/data/random.h"
@@ -116,7 +117,11 @@ void ImageFiles::ForEach(std::span<const int32_t> samples,
     }
   };
   std::vector<std::thread> helpers;
-  for (int64_t t = 1; t < std::min<int64_t>(threads_, count); ++t) helpers.emplace_back(work);
+  try {
+    for (int64_t t = 1; t < std::min<int64_t>(threads_, count); ++t) helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The process has reached its limit of threads. Fewer helpers, or this thread alone, do all the work.
+  }
   work();
   for (std::thread& helper : helpers) helper.join();
   for (const std::exception_ptr& error : errors) {

@@ -124,7 +124,7 @@ bool Checkpoints::Due(int64_t steps) {
 
 void Checkpoints::Save(int64_t steps, const NamedTensors& shared, const NamedTensors& mine) {
   const Stopwatch watch;
-  events_.Flush();  // the attempt that continues does not report these steps again
+  events_.Sync();  // the attempt that continues does not report these steps again
   const std::optional<int64_t> bytes = store_->Save(steps, shared, mine);
   const double seconds = watch.Seconds();
   seconds_ += seconds;

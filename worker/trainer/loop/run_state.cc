@@ -14,7 +14,7 @@
 namespace scalelab::trainer {
 namespace {
 
-constexpr std::string_view kStrategy = "strategy/";
+constexpr std::string_view kStrategy = "strategy/", kStepsPerEpoch = "steps_per_epoch";
 
 // Checkpoints store these structs as vectors of doubles, in the order of their members.
 static_assert(sizeof(EpochSums) % sizeof(double) == 0 && sizeof(RunTotals) % sizeof(double) == 0);
@@ -64,11 +64,25 @@ void SetRandomState(at::Device device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+// Throws if the run that wrote the checkpoint had another number of steps per epoch. In this case, the number
+// of steps stands for another epoch and another position in it.
+void CheckStepsPerEpoch(const Checkpoint& checkpoint, int64_t steps_per_epoch) {
+  const auto found = std::ranges::find(checkpoint.shared, kStepsPerEpoch, &NamedTensors::value_type::first);
+  if (found == checkpoint.shared.end()) return;  // an older version wrote the checkpoint
+  const int64_t theirs = found->second.item<int64_t>();
+  if (theirs == steps_per_epoch) return;
+  throw TrainerError("the checkpoint was written with " + std::to_string(theirs) +
+                     " steps per epoch, this run has " + std::to_string(steps_per_epoch) + ": use " +
+                     std::to_string(checkpoint.ranks) +
+                     " ranks and the same training set, or remove the checkpoints of the run");
+}
+
 }  // namespace
 
 NamedTensors RunState::Shared() const {
   NamedTensors shared = weights_.Shared();
   shared.emplace_back("copies", at::full({1}, Copies(), at::kDouble));
+  shared.emplace_back(kStepsPerEpoch, at::full({1}, steps_per_epoch_, at::kLong));
   return shared;
 }
 
@@ -91,6 +105,7 @@ void RunState::Prepare(const Checkpoint& checkpoint, Strategy& strategy, const C
 }
 
 void RunState::Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals) {
+  CheckStepsPerEpoch(checkpoint, steps_per_epoch_);
   const bool same = checkpoint.ranks == communicator_.size();
   const NamedTensors& mine = checkpoint.of_ranks.at(0);
   weights_.Restore(checkpoint, same);

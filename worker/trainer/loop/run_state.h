@@ -23,13 +23,14 @@ struct RunTotals {
 class RunState {
  public:
   RunState(at::Device device, Model& model, TrainStep& step, Strategy& strategy, RunMeter& meter,
-           Communicator& communicator)
+           Communicator& communicator, int64_t steps_per_epoch)
       : device_(device),
         model_(model),
         strategy_(strategy),
         weights_(model, step, strategy),
         meter_(meter),
-        communicator_(communicator) {}
+        communicator_(communicator),
+        steps_per_epoch_(steps_per_epoch) {}
 
   // Returns the part of the state that is equal on all ranks.
   NamedTensors Shared() const;
@@ -40,7 +41,7 @@ class RunState {
 
   // Continues from a checkpoint. If another number of ranks wrote it, all ranks use the buffers of rank 0,
   // seed their generators anew and start their measurements again. Throws TrainerError if the checkpoint does
-  // not fit the model. Collective.
+  // not fit the model, or if its run had another number of steps per epoch. Collective.
   void Restore(const Checkpoint& checkpoint, uint64_t seed, EpochSums& epoch, RunTotals& totals);
   // Prepares a strategy to continue from a checkpoint. Must be called before the TrainStep of the strategy
   // is constructed. Collective.
@@ -57,6 +58,7 @@ class RunState {
   Weights weights_;
   RunMeter& meter_;
   Communicator& communicator_;
+  const int64_t steps_per_epoch_;
 };
 
 }  // namespace scalelab::trainer

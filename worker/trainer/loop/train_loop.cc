@@ -122,7 +122,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
 
   TrainStep train_step(spec, precision, device, *model, *strategy, communicator);
   RunMeter meter(spec.warmup_steps, spec.global_batch);
-  RunState state(device, *model, train_step, *strategy, meter, communicator);
+  RunState state(device, *model, train_step, *strategy, meter, communicator, steps_per_epoch);
   RunTotals totals;
   EpochSums begun;  // sums of the epoch in which the checkpoint was written
   int64_t first_step = 0;

@@ -174,6 +174,13 @@ void EventWriter::Flush() {
   WriteOut(lines);
 }
 
+void EventWriter::Sync() {
+  Flush();
+  std::lock_guard lock(mutex_);
+  if (write_error_ != 0) FailToWrite(write_error_);
+  if (fsync(descriptor_) != 0 && errno != EINVAL && errno != ENOTSUP) FailToWrite(errno);
+}
+
 void EventWriter::FlushThread() {
   while (true) {
     {

@@ -39,6 +39,9 @@ class EventWriter {
   void Error(std::string_view message, std::string_view kind);
   // Writes the pending events.
   void Flush();
+  // Writes the pending events and syncs the file, so that all events so far survive a power failure. Throws
+  // TrainerError if one of them could not be written or synced. A pipe or a terminal has nothing to sync.
+  void Sync();
 
  private:
   // Throws TrainerError.

@@ -12,9 +12,11 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "worker/trainer/errors.h"
 #include "worker/trainer/models/dropout.h"
 #include "worker/trainer/models/model.h"
 
@@ -36,21 +38,20 @@ class DataParallelStrategy::Threads {
   Threads(const std::vector<at::Device>& devices, int cpu_threads)
       : devices_(devices), errors_(devices.size()) {
     const int each = std::max(1, cpu_threads / static_cast<int>(devices.size()));
-    for (size_t i = 0; i < devices.size(); ++i) {
-      threads_.emplace_back([this, i, each] {
-        at::set_num_threads(each);
-        Serve(i);
-      });
+    try {
+      for (size_t i = 0; i < devices.size(); ++i) {
+        threads_.emplace_back([this, i, each] {
+          at::set_num_threads(each);
+          Serve(i);
+        });
+      }
+    } catch (const std::system_error& error) {
+      End();
+      throw TrainerError(std::string("cannot start a thread for each replica: ") + error.what() +
+                         "; use fewer replicas, or raise the limit of processes");
     }
   }
-  ~Threads() {
-    {
-      std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Threads() { End(); }
 
   // Calls body(i) for each replica i below `count` at the same time, on the calling thread's current streams. Returns when all
   // calls have ended, and throws the exception of the first replica that failed.
@@ -79,6 +80,15 @@ class DataParallelStrategy::Threads {
   }
 
  private:
+  void End() {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   void Serve(size_t i) {
     std::unique_lock lock(mutex_);
     for (int64_t done = 0;; done = round_) {

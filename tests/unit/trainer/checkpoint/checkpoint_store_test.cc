@@ -117,6 +117,19 @@ TEST_F(CheckpointStoreTest, PassesOverOnesThatAreNotComplete) {
     EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("step-")) << "damaged ones are removed";
 }
 
+// A directory in the place of a file stands for a full disk.
+TEST_F(CheckpointStoreTest, RemovesTheFilesOfOneThatCannotBeWritten) {
+  Save(5);
+  for (const char* file : {"rank-0.safetensors.new", "shared.safetensors.new", "manifest.json.new"}) {
+    fs::create_directories(Path(10, file));
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(Store().Save(10, {{"weight", at::ones({3})}}, {{"mine", at::ones({2})}})) << file;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("no checkpoint after step 10"));
+    EXPECT_FALSE(fs::exists(Path(10, ""))) << file;
+    EXPECT_EQ(Newest(), 5);
+  }
+}
+
 // Symlinks to themselves stand for a disk that cannot be read for some time.
 TEST_F(CheckpointStoreTest, KeepsOnesThatCannotBeRead) {
   Save(5);

@@ -194,6 +194,30 @@ TEST(RunState, OfRanksThatNeverCommunicateNeedsAsManyRanks) {
   }
 }
 
+// With `last_batch: keep`, a last batch with fewer samples than ranks is dropped.
+TEST(RunState, OfEpochsWithAnotherNumberOfStepsIsRefused) {
+  TrainingSpec spec;
+  spec.engine = "native/ddp";
+  const auto models = EqualModels(2);
+  Saved saved;
+  OnRanks(2, [&](Communicator& c) { Rank(spec, *models[c.rank()], c).Save(saved, kBefore); });
+  Find(saved.shared, "steps_per_epoch").add_(1);
+  for (const int ranks : {1, 2}) {
+    const auto other = EqualModels(ranks);
+    OnRanksOrAlone(ranks, [&](Communicator& c) {
+      try {
+        const Rank rank(spec, *other[c.rank()], c, &saved);
+        ADD_FAILURE() << "no error with " << ranks << " ranks";
+      } catch (const TrainerError& error) {
+        EXPECT_THAT(error.what(),
+                    testing::HasSubstr("written with 22 steps per epoch, this run has 21: use 2 ranks"));
+      }
+    });
+  }
+  std::erase_if(saved.shared, [](const auto& named) { return named.first == "steps_per_epoch"; });
+  OnRanks(2, [&](Communicator& c) { EXPECT_NO_THROW(Rank(spec, *models[c.rank()], c, &saved)); });
+}
+
 TEST(RunState, OfShardsInAnotherOrderIsRefused) {
   TrainingSpec spec;
   spec.engine = "native/zero1";

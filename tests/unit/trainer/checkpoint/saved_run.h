@@ -54,7 +54,7 @@ class SavedRank {
         strategy_(MakePrepared(spec_, model, communicator, saved, make_replica)),
         step_(spec_, Precision::kFp32, at::kCPU, model, *strategy_, communicator),
         meter_(0, spec_.global_batch),
-        state_(at::kCPU, model, step_, *strategy_, meter_, communicator) {
+        state_(at::kCPU, model, step_, *strategy_, meter_, communicator, kStepsPerEpoch) {
     if (saved == nullptr) return;
     EpochSums epoch;
     RunTotals totals;
@@ -85,6 +85,8 @@ class SavedRank {
   }
 
  private:
+  static constexpr int64_t kStepsPerEpoch = 21;
+
   static std::unique_ptr<Strategy> MakePrepared(const TrainingSpec& spec, Model& model,
                                                 Communicator& communicator, const Saved* saved,
                                                 const MakeReplica& make_replica) {
