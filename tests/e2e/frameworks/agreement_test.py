@@ -86,3 +86,14 @@ class Agreement(unittest.TestCase):
             native = {"run/comm_total_s", "run/rank_gradient_norm2", "run/mean_gradient_norm2"}
             self.assertLessEqual({key for key in missing if not key.startswith("bucket/")}, parts | native)
             self.assertEqual(finish["parameter_hash"], self.engine.of(0, "finish")[0]["parameter_hash"])
+
+
+@unittest.skipUnless(ENGINE == "tensorflow/mirrored", "the other engines on tf.distribute share this code, and need more time")
+class WithoutBatchNormalisation(unittest.TestCase):
+    def test_a_model_without_running_statistics_is_evaluated(self):
+        run.python_of(ENGINE)  # skips
+        spec = {"model": "alexnet", "dataset": "synthetic", "image_size": 63, "global_batch": 8, "max_steps": "1", "warmup_steps": 0}
+        result = run.run(ENGINE, {**spec, "evaluate": True, "save_parameters": False})
+        self.assertEqual(result.status, 0, result.errors)
+        # The data set has 17,612 training images, which fit into 200 MiB, and a fifth of that number of test images.
+        self.assertEqual(result.of(0, "epoch")[0]["metrics"]["eval/samples"], 3522)

@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import socket
 import threading
@@ -54,8 +55,20 @@ class RendezvousTest(fixture.InDirectory):
                 with rendezvous._bind_free_port() as other:
                     self.assertEqual(other.getsockname()[1], port + 1)
             with mock.patch("random.SystemRandom.sample", return_value=[port]):
-                with self.assertRaisesRegex(RunError, "no free port"):
-                    rendezvous._bind_free_port()
+                with rendezvous._bind_free_port() as other:  # the kernel chooses this port
+                    self.assertNotIn(other.getsockname()[1], (0, port))
+
+    def test_a_node_whose_ephemeral_range_has_all_ports_has_a_port(self):
+        with mock.patch.object(rendezvous, "_ephemeral_range", return_value=(1024, 65535)):
+            with rendezvous._bind_free_port() as one, rendezvous._bind_free_port() as other:
+                self.assertNotEqual(one.getsockname()[1], other.getsockname()[1])
+            self.assertRegex(rendezvous.meet(self.dir, 0, 1, 1)[0], "^127.0.0.1:[1-9][0-9]*$")
+
+    def test_a_node_without_a_free_port_is_an_error(self):
+        with mock.patch.object(rendezvous.socket, "socket") as made:
+            made.return_value.bind.side_effect = OSError(errno.EADDRINUSE, "Address already in use")
+            with self.assertRaisesRegex(RunError, "no free port"):
+                rendezvous._bind_free_port()
 
     def test_each_name_and_each_try_is_a_meeting_of_its_own(self):
         first = rendezvous.exchange(self.dir, "a", 0, 1, "x", 1)

@@ -48,10 +48,10 @@ def exchange(attempt_dir, name, rank, ranks, value, timeout):
 def meet(attempt_dir, rank, ranks, timeout, tries=0):
     """Returns "host:port" of every rank. Each port was free on the rank's node during the rendezvous.
 
-    The ports are outside of the kernel's ephemeral range, so outgoing connections do not use them. Each rank binds its port until
-    every rank has a port, so ranks on the same node have different ports. Another process may still take a port before the
-    framework binds it. Then the framework fails. If is_port_taken recognises the error, all ranks must call `meet` again with
-    `tries` + 1.
+    If possible, the ports are outside of the kernel's ephemeral range, so that outgoing connections do not use them. Each rank
+    binds its port until every rank has a port, so ranks on the same node have different ports. Another process may still take a
+    port before the framework binds it. Then the framework fails. If is_port_taken recognises the error, all ranks must call `meet`
+    again with `tries` + 1.
     """
     with _bind_free_port() as held:
         mine = announce(held.getsockname()[1])
@@ -135,14 +135,16 @@ def _ephemeral_range():
 def _bind_free_port():
     low, high = _ephemeral_range()
     ports = [p for p in range(10000, 65536) if not low <= p <= high]
-    for port in random.SystemRandom().sample(ports, min(200, len(ports))):
+    # 0: the kernel chooses a port. It is needed if no port outside of the ephemeral range is free, for example because the range
+    # is 1024 to 65535.
+    for port in (*random.SystemRandom().sample(ports, min(200, len(ports))), 0):
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             held.bind(("", port))
             return held
         except OSError:
             held.close()
-    raise RunError("no free port was found outside of the ephemeral range of this node", "rendezvous")
+    raise RunError("this node has no free port", "rendezvous")
 
 
 def _read(path):

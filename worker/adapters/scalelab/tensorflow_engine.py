@@ -287,7 +287,8 @@ class StrategyEngine(TensorFlowEngine):
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(numbers))
 
     def begin_evaluation(self):
-        self._take_statistics()
+        if self.statistics:  # empty in models without batch normalisation; all_reduce does not accept an empty list
+            self._take_statistics()
 
     def _take_first_statistics(self):
         tf = self._tf
