@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "agent/user_files.h"
+#include "proto/utf8.h"
 
 namespace scalelab::agent {
 namespace {
@@ -24,7 +25,7 @@ constexpr absl::Duration kRemoveFor = absl::Seconds(2);
 
 v1::ServeRequest::Answer Refusal(const absl::Status& why) {
   v1::ServeRequest::Answer answer;
-  answer.set_error(std::string(why.message()));
+  answer.set_error(ValidUtf8(why.message()));  // names of files may be any bytes
   answer.set_not_found(absl::IsNotFound(why));
   return answer;
 }
@@ -79,7 +80,7 @@ absl::StatusOr<std::string> Remove(const User& user, const v1::ServeResponse::Re
   answer.set_directories(removed->files.directories);
   answer.set_files(removed->files.files);
   answer.set_bytes(removed->files.bytes);
-  answer.set_why_left(removed->files.why_left);
+  answer.set_why_left(ValidUtf8(removed->files.why_left));
   answer.set_incomplete(!removed->complete);
   return answer.SerializeAsString();
 }

@@ -91,7 +91,9 @@ void Attempt::Begin(const std::optional<v1::Calibration>& before) {
   for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
     for (const char* ending : {".out", ".err"}) outputs.push_back(Path(absl::StrCat("rank-", rank, ending)));
   }
-  output_limit_.Watch(std::move(outputs));
+  output_limit_.Watch(std::move(outputs), [this](const std::string& path, int64_t size) {
+    if (output_metrics_ != nullptr) output_metrics_->BeforeCut(path, size);
+  });
   if (!launches_) {
     spdlog::info("Attempt {} ({}): following ranks {} to {} on this node", token(), desired_.run(),
                  ranks.first, ranks.first + ranks.count - 1);
@@ -199,13 +201,14 @@ absl::Status Attempt::WriteRecords() {
   return absl::OkStatus();
 }
 
-// Reads the code of a user's program. Returns whether it differs from what was read before.
+// Reads the code of a user's program. Returns whether it or the file of its difference differs from what was read before.
 bool Attempt::TakeCode() {
   if (!RunsOwnProgram(desired_.spec().engine())) return false;
   const auto command = ExpandedCommand(desired_.spec());
   if (!command.ok()) return false;
   Code code = host_.provenance.CodeOf(host_.processes, *command, desired_.directory());
-  const bool differs = code.snapshot.SerializeAsString() != code_.snapshot.SerializeAsString();
+  const bool differs =
+      code.snapshot.SerializeAsString() != code_.snapshot.SerializeAsString() || code.diff != code_.diff;
   code_ = std::move(code);
   return differs;
 }
@@ -271,7 +274,9 @@ void Attempt::OnEnded(const JobResult& result) {
 void Attempt::Conclude(const JobResult& result) {
   exit_status_ = result.exit_status;
   if (result.exit_status != 0 && !stopping_) {
-    const ExitCause judged = JudgeExit(result, launcher_, desired_.spec().ranks(), desired_.directory());
+    const v1::RunSpec& spec = desired_.spec();
+    const ExitCause judged =
+        JudgeExit(result, launcher_, spec.ranks(), desired_.directory(), spec.launcher() == "torchrun");
     cause_ = judged.cause;
     message_ = judged.message;
     spdlog::info("Attempt {} ended with status {}: {}", token(), exit_status_, message_);

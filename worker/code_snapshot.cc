@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -38,6 +40,13 @@ std::string GitRootOf(const std::string& file) {
     if (std::filesystem::exists(directory / ".git", error)) return directory.string();
   }
   return "";
+}
+
+// Returns whether the file is a program in machine code, such as an interpreter. `path` may be a symlink.
+bool IsElf(const std::string& path) {
+  std::array<char, 4> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  return absl::string_view(magic.data(), magic.size()) == "\177ELF";
 }
 
 std::string FirstLine(const std::string& path) {
@@ -111,6 +120,7 @@ std::string FileHashes::Of(const std::string& path) {
 v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes) {
   v1::CodeSnapshot snapshot;
   std::string git_root;
+  bool of_script = false;  // git_root is that of a file which is not an ELF program
   for (const std::string& word : command) {
     if (!absl::StartsWith(word, "/") || snapshot.files_size() >= kMostFiles) continue;
     std::string sha256 = hashes.Of(word);
@@ -118,7 +128,11 @@ v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes&
     v1::CodeSnapshot::File& file = *snapshot.add_files();
     file.set_path(ValidUtf8(word));
     file.set_sha256(std::move(sha256));
-    if (git_root.empty()) git_root = GitRootOf(word);
+    if (of_script) continue;
+    std::string root = GitRootOf(word);
+    of_script = !root.empty() && !IsElf(word);
+    // An interpreter may be part of another repository: ~/.pyenv is a clone of pyenv.
+    if (git_root.empty() || of_script) git_root = std::move(root);
   }
   snapshot.set_git_root(ValidUtf8(git_root));
   if (!git_root.empty()) snapshot.set_git_commit(ValidUtf8(CommitOf(git_root)));

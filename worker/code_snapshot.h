@@ -26,8 +26,9 @@ class FileHashes {
   std::map<std::string, Known> known_;
 };
 
-// Reads the files that words of the command name by an absolute path, and the commit of the first repository that has one
-// of them. Executes nothing. Leaves out git_dirty, diff_sha256 and diff_path.
+// Reads the files that words of the command name by an absolute path, and the commit of their repository: that of the
+// first file in a repository that is not an ELF program, else that of the first program in one. Executes nothing.
+// Leaves out git_dirty, diff_sha256 and diff_path.
 v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes);
 
 // Returns the snapshot for provenance.json: {"files": [{"path", "sha256"}], "git": {"root", "commit", "diff"}}, without

@@ -15,9 +15,10 @@ struct ExitCause {
 };
 
 // Determines the cause of a job that ended with a status other than 0, from its result and the output files
-// in the attempt's directory. `launcher` is LaunchPlan::launcher, `ranks` the number of ranks.
+// in the attempt's directory. `launcher` is LaunchPlan::launcher, `ranks` the number of ranks. `torchrun`: torchrun
+// starts the ranks, so the tasks of srun are nodes.
 ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ranks,
-                    const std::string& directory);
+                    const std::string& directory, bool torchrun = false);
 
 // Returns the last line of the file that is not blank: at most 300 bytes, valid UTF-8. Empty if there is none
 // or the file cannot be read.

@@ -71,8 +71,9 @@ v1::NodeInfo ReadNodeInfo() {
   info.set_cpu_model(ValueIn("/proc/cpuinfo", "model name"));
   info.set_memory_bytes(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
   std::error_code error;
-  for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
-    std::string model = ValueIn(gpu.path() / "information", "Model");
+  std::filesystem::directory_iterator gpu("/proc/driver/nvidia/gpus", error);
+  for (const std::filesystem::directory_iterator end; !error && gpu != end; gpu.increment(error)) {
+    std::string model = ValueIn(gpu->path() / "information", "Model");
     info.add_gpus(model.empty() ? "NVIDIA GPU" : model);
   }
   utsname name{};

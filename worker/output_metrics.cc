@@ -12,9 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "files/regular_file.h"
+#include "worker/process/output_limit.h"
 
 namespace scalelab::worker {
 namespace {
@@ -25,6 +27,8 @@ constexpr absl::Duration kPause = absl::Milliseconds(250);
 // After Finish, a file is given up when it could not be read for this long.
 constexpr absl::Duration kUnreadable = absl::Minutes(1);
 constexpr size_t kPartBytes = 1 << 20;
+// Before a file is cut, at most this many parts are read at once, because they delay all other attempts of the worker.
+constexpr int kPartsBeforeCut = 64;
 // Of a longer line, only the beginning is matched.
 constexpr size_t kLongestLine = 64 << 10;
 
@@ -68,7 +72,7 @@ absl::StatusOr<std::unique_ptr<OutputMetrics>> OutputMetrics::New(EventLoop& loo
                      take == kTakes.end() ? Take::kLast : take->second, 0, 0});
   }
   std::vector<Output> files;
-  for (std::string& path : outputs) files.push_back({std::move(path), 0, "", ""});
+  for (std::string& path : outputs) files.emplace_back().path = std::move(path);
   return std::unique_ptr<OutputMetrics>(
       new OutputMetrics(loop, std::move(rules), std::move(files), std::move(events)));
 }
@@ -78,6 +82,19 @@ void OutputMetrics::Finish(bool succeeded, std::function<void(std::string)> done
   succeeded_ = succeeded;
   give_up_at_ = loop_.Now() + kUnreadable;
   done_ = std::move(done);
+  loop_.Cancel(timer_);
+  timer_ = loop_.After(absl::ZeroDuration(), [this] { Look(); });
+}
+
+void OutputMetrics::BeforeCut(const std::string& path, int64_t size) {
+  if (timer_ == 0) return;
+  for (Output& output : outputs_) {
+    if (output.path != path) continue;
+    for (int parts = kPartsBeforeCut; parts > 0 && ReadPart(output); --parts) {
+    }
+    output.cut_at = size;
+  }
+  // Look again right after the cut, before the file can be longer than it was.
   loop_.Cancel(timer_);
   timer_ = loop_.After(absl::ZeroDuration(), [this] { Look(); });
 }
@@ -102,9 +119,10 @@ bool OutputMetrics::ReadPart(Output& output) {
   if (!opened.ok()) return false;
   const int fd = *opened;
   struct stat found {};
-  // A file that became shorter was cut by the limit of output (process/output_limit.h).
+  // A file that became shorter was cut by the limit of output (process/output_limit.h). Continue at the cut, because
+  // there may be new output after it.
   if (fstat(fd, &found) == 0 && found.st_size < output.at) {
-    output.at = found.st_size;
+    output.at = std::min<int64_t>(output.cut_at, found.st_size);
     output.unread.clear();
   }
   std::string part(kPartBytes, '\0');
@@ -130,6 +148,7 @@ void OutputMetrics::TakeLines(Output& output) {
 }
 
 void OutputMetrics::TakeLine(absl::string_view line) {
+  if (absl::StartsWith(line, kCutMark)) return;
   line = line.substr(0, kLongestLine);
   std::map<int64_t, ordered_json> steps;
   for (Rule& rule : rules_) {

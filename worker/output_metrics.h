@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ class OutputMetrics {
 
   // Starts to follow the output.
   void Start() { Look(); }
+  // Reads the rest of an output, at most 64 MiB, because it is going to be truncated to `size` bytes. See
+  // process/output_limit.h. Does nothing if the output is not followed or is not one of `outputs`.
+  void BeforeCut(const std::string& path, int64_t size);
   // Reads the rest of the output, in parts. If `succeeded`, then also appends the finish event with the
   // metrics of the run, and retries a read that fails for one minute. Calls `done` with one sentence about
   // missing metrics, or with "".
@@ -51,6 +55,7 @@ class OutputMetrics {
     int64_t at = 0;      // number of bytes that were read
     std::string unread;  // the beginning of a line
     std::string error;   // of the last read; empty if it succeeded or there is no such file
+    int64_t cut_at = std::numeric_limits<int64_t>::max();  // where the file was cut; later output follows
   };
 
   OutputMetrics(EventLoop& loop, std::vector<Rule> rules, std::vector<Output> outputs, std::string events)
@@ -70,7 +75,7 @@ class OutputMetrics {
   const std::string events_;
   std::string appended_;  // event lines of this part
   std::string problem_;
-  EventLoop::TimerId timer_ = 0;
+  EventLoop::TimerId timer_ = 0;  // 0: the output is not followed
   bool finishing_ = false, succeeded_ = false;
   absl::Duration give_up_at_;  // EventLoop::Now; known after Finish
   std::function<void(std::string)> done_;

@@ -26,6 +26,9 @@ using nlohmann::ordered_json;
 
 constexpr absl::Duration kVersionLimit = absl::Seconds(30);
 constexpr absl::Duration kDiffLimit = absl::Seconds(30);
+// A difference is used for this long, and at least for 20 times the time that git took.
+constexpr absl::Duration kDiffAge = absl::Seconds(10);
+constexpr int kDiffAgePerTime = 20;
 constexpr size_t kVersionBytes = 64 << 10, kDiffBytes = 4 << 20;
 
 ordered_json Binary(const std::string& path) { return {{"path", path}, {"sha256", FileSha256(path)}}; }
@@ -160,14 +163,15 @@ Code Provenance::CodeOf(Processes& processes, const std::vector<std::string>& co
   code.snapshot = SnapshotOf(command, hashes_);
   if (code.snapshot.git_root().empty()) return code;
   std::shared_ptr<CodeDiff>& diff = diffs_[code.snapshot.SerializeAsString()];
-  if (diff == nullptr) {
-    diff = std::make_shared<CodeDiff>();
-    // If the code changes between the preparation and the launch of an attempt, its directory gets
-    // a second difference.
+  if (diff == nullptr || Stale(*diff)) {
+    // If an attempt starts git when it is prepared and when it is launched, its directory gets two differences. Other
+    // attempts may share the first one.
     const std::string path = directory + "/code.diff";
-    const bool second = std::any_of(diffs_.begin(), diffs_.end(), [&](const auto& known) {
-      return known.second != nullptr && known.second->path == path;
-    });
+    const bool second =
+        access(path.c_str(), F_OK) == 0 || std::any_of(diffs_.begin(), diffs_.end(), [&](const auto& known) {
+          return known.second != nullptr && known.second->path == path;
+        });
+    diff = std::make_shared<CodeDiff>();
     diff->path = second ? directory + "/code-2.diff" : path;
     StartDiff(processes, code.snapshot.git_root(), diff);
   }
@@ -175,10 +179,19 @@ Code Provenance::CodeOf(Processes& processes, const std::vector<std::string>& co
   return code;
 }
 
+// Returns whether the difference is too old for another attempt. Files of the repository that the command does not name
+// may have changed since then.
+bool Provenance::Stale(const CodeDiff& diff) const {
+  const absl::Duration longest = std::max(kDiffAge, kDiffAgePerTime * (diff.ended_at - diff.started_at));
+  return diff.ended && loop_.Now() - diff.started_at > longest;
+}
+
 void Provenance::StartDiff(Processes& processes, const std::string& git_root,
                            const std::shared_ptr<CodeDiff>& diff) {
+  diff->started_at = loop_.Now();
   const auto finish = [this, diff](bool whole) {
     if (std::exchange(diff->ended, true)) return;
+    diff->ended_at = loop_.Now();
     const std::string text = ReadHead(diff->path, kDiffBytes);
     if (whole || !text.empty()) diff->dirty = !text.empty();
     if (whole && !text.empty()) diff->sha256 = Sha256(text);

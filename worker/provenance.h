@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "scalelab/v1/worker.pb.h"
 #include "worker/code_snapshot.h"
@@ -40,6 +41,7 @@ struct CodeDiff {
   bool ended = false;         // git has ended, could not be started, or has reached its time limit
   std::optional<bool> dirty;  // whether there is a difference; nothing if git failed
   std::string sha256;         // of the file; empty if there is no difference, or if git did not end in time
+  absl::Duration started_at, ended_at;  // EventLoop::Now
 };
 
 // The code of a program of a user.
@@ -73,15 +75,17 @@ class Provenance {
   void Record(const std::string& directory, nlohmann::ordered_json attempt);
   // Writes all queued files.
   void Flush();
-  // Returns the code of a user's command. The first time that a git repository is used, and again after its commit or a
-  // file of the command has changed, also starts git, which writes the difference to <directory>/code.diff; the other
-  // attempts share that difference, so that git does not disturb each run. The limit of git is 30 s.
+  // Returns the code of a user's command. If the commit or a file of the command has changed, or the last difference of
+  // the git repository is older than 10 s, also starts git, which writes the difference to <directory>/code.diff.
+  // Otherwise attempts share the last difference, so that git does not disturb each of many short runs. If git is slow,
+  // the difference is used longer: 20 times as long as git took. The limit of git is 30 s.
   Code CodeOf(Processes& processes, const std::vector<std::string>& command, const std::string& directory);
   // Sets what is called on the loop's thread when a difference is known.
   void OnDiff(std::function<void()> known) { diff_known_ = std::move(known); }
 
  private:
   void TakeVersions(const std::string& output);
+  bool Stale(const CodeDiff& diff) const;
   void StartDiff(Processes& processes, const std::string& git_root, const std::shared_ptr<CodeDiff>& diff);
   void Write(const std::string& directory, const nlohmann::ordered_json& attempt);
 
@@ -91,7 +95,7 @@ class Provenance {
   v1::NodeInfo node_;
   bool complete_ = false, asking_ = false;
   FileHashes hashes_;
-  std::map<std::string, std::shared_ptr<CodeDiff>> diffs_;  // by the serialized snapshot
+  std::map<std::string, std::shared_ptr<CodeDiff>> diffs_;  // the last ones, by the serialized snapshot
   std::function<void()> diff_known_;
   std::string common_;  // JSON text of the shared members, made when first needed
   std::vector<std::pair<std::string, nlohmann::ordered_json>> waiting_;

@@ -28,13 +28,14 @@ std::string WordIn(const std::string& path) {
 
 CpuEnergy::CpuEnergy(const std::string& directory) {
   std::error_code error;
-  for (const auto& zone : std::filesystem::directory_iterator(directory, error)) {
+  for (std::filesystem::directory_iterator zone(directory, error), end; !error && zone != end;
+       zone.increment(error)) {
     // "intel-rapl:0" is a package, on AMD too. "intel-rapl:0:0" is a part of it, "intel-rapl-mmio:0" is the same package again,
     // and a zone "psys" contains all packages.
-    if (!absl::StartsWith(zone.path().filename().string(), "intel-rapl:")) continue;
-    if (!absl::StartsWith(WordIn(zone.path() / "name"), "package-")) continue;
+    if (!absl::StartsWith(zone->path().filename().string(), "intel-rapl:")) continue;
+    if (!absl::StartsWith(WordIn(zone->path() / "name"), "package-")) continue;
     packages_.push_back(
-        {zone.path() / "energy_uj", NumberIn(zone.path() / "max_energy_range_uj").value_or(0), {}});
+        {zone->path() / "energy_uj", NumberIn(zone->path() / "max_energy_range_uj").value_or(0), {}});
   }
 }
 

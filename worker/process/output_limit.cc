@@ -15,21 +15,21 @@ namespace {
 
 constexpr absl::Duration kPause = absl::Seconds(1);
 
-void Cut(const std::string& path, int64_t limit) {
+void Cut(const std::string& path, int64_t limit, int64_t size) {
   const absl::StatusOr<int> opened = OpenRegularFile(path, O_WRONLY | O_APPEND);
   if (!opened.ok()) return;
   const int fd = *opened;
-  const std::string note =
-      absl::StrCat("\n[scalelab-worker cut this file here, as it had more than ", limit >> 20, " MiB]\n");
-  if (ftruncate(fd, limit / 2) != 0 || write(fd, note.data(), note.size()) < 0)
+  const std::string note = absl::StrCat("\n", kCutMark, ", as it had more than ", limit >> 20, " MiB]\n");
+  if (ftruncate(fd, size) != 0 || write(fd, note.data(), note.size()) < 0)
     spdlog::warn("Cannot truncate '{}', which exceeds the output limit", path);
   close(fd);
 }
 
 }  // namespace
 
-void OutputLimit::Watch(std::vector<std::string> paths) {
+void OutputLimit::Watch(std::vector<std::string> paths, BeforeCut before_cut) {
   paths_ = std::move(paths);
+  before_cut_ = std::move(before_cut);
   timer_ = loop_.After(kPause, [this] { Look(); });
 }
 
@@ -43,8 +43,9 @@ void OutputLimit::Finish() {
 void OutputLimit::Look() {
   for (const std::string& path : paths_) {
     struct stat found {};
-    if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && found.st_size > limit_)
-      Cut(path, limit_);
+    if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_size <= limit_) continue;
+    if (before_cut_) before_cut_(path, limit_ / 2);
+    Cut(path, limit_, limit_ / 2);
   }
   timer_ = loop_.After(kPause, [this] { Look(); });
 }

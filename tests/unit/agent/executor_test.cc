@@ -138,6 +138,23 @@ TEST_F(ExecutorTest, TheDescriptionHasNoSecret) {
   EXPECT_THAT(Describe(request), testing::Not(HasSubstr("hidden")));
 }
 
+TEST_F(ExecutorTest, AnErrorWithAFileNameThatIsNotUtf8IsReceived) {
+  const std::string attempt = root_ + "/alice/7/12/token";
+  std::string deep = attempt + "/b\xe4um";  // Latin-1
+  for (int i = 0; i < 70; ++i) deep += "/d";
+  std::filesystem::create_directories(deep);
+  v1::ServeResponse request;
+  request.set_id(3);
+  request.mutable_remove_files()->set_kind(v1::ServeResponse::RemoveFiles::EVERYTHING);
+  request.mutable_remove_files()->set_directory(attempt);
+  v1::ServeRequest message, received;
+  *message.mutable_answer() = Answer(request);
+  ASSERT_TRUE(received.ParseFromString(message.SerializeAsString()));
+  EXPECT_EQ(received.answer().id(), 3);
+  EXPECT_THAT(received.answer().error(), HasSubstr("/b?um/d/d"));
+  EXPECT_THAT(received.answer().error(), HasSubstr("is too deep"));
+}
+
 TEST_F(ExecutorTest, FilesOfAnAttemptAreRemoved) {
   const std::string attempt = root_ + "/alice/7/12/token";
   std::filesystem::create_directories(attempt);

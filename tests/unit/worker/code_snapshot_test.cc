@@ -77,6 +77,30 @@ TEST_F(CodeSnapshotTest, HasTheFilesOfTheCommandAndTheirCommit) {
   EXPECT_EQ(SnapshotOf(command, hashes_).git_commit(), commit);
 }
 
+// ~/.pyenv is a clone of pyenv.
+TEST_F(CodeSnapshotTest, PrefersTheRepositoryOfAScriptToThatOfItsInterpreter) {
+  const auto repository = [this](const std::string& name, char commit) {
+    std::filesystem::create_directories(dir_ / (name + "/.git/refs/heads"));
+    Append(dir_ / (name + "/.git/HEAD"), "ref: refs/heads/main\n");
+    Append(dir_ / (name + "/.git/refs/heads/main"), std::string(40, commit) + "\n");
+  };
+  repository("pyenv", 'a');
+  repository("project", 'b');
+  Append(dir_ / "pyenv/python3.11", "\177ELF and machine code");
+  std::filesystem::create_symlink("python3.11", dir_ / "pyenv/python");
+  Append(dir_ / "project/train.py", "print(1)\n");
+  Append(dir_ / "alone.py", "print(2)\n");
+  const std::string python = dir_ / "pyenv/python", train = dir_ / "project/train.py";
+  const v1::CodeSnapshot snapshot = SnapshotOf({python, train}, hashes_);
+  EXPECT_EQ(snapshot.files_size(), 2);
+  EXPECT_EQ(snapshot.git_root(), dir_ / "project");
+  EXPECT_EQ(snapshot.git_commit(), std::string(40, 'b'));
+  EXPECT_EQ(SnapshotOf({train, python}, hashes_).git_root(), dir_ / "project");
+  // The first program, if no other file is in a repository.
+  EXPECT_EQ(SnapshotOf({python, dir_ / "alone.py"}, hashes_).git_root(), dir_ / "pyenv");
+  EXPECT_EQ(SnapshotOf({dir_ / "alone.py", python}, hashes_).git_commit(), std::string(40, 'a'));
+}
+
 TEST_F(CodeSnapshotTest, FindsTheCommitOfABranchAfterManyOtherReferences) {
   Append(dir_ / "train.py", "print(1)\n");
   std::filesystem::create_directories(dir_ / ".git");

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/worker/temp_dir.h"
 
 namespace scalelab::worker {
@@ -62,6 +63,83 @@ TEST(JudgeExit, LeavesAnOrdinaryFailureToTheEventsAndQuotesTheRankThatFailed) {
   const ExitCause judged = JudgeExit(Ended(3, 1), "", 2, dir.path());
   EXPECT_EQ(judged.cause, Attempt::CAUSE_UNSPECIFIED);
   EXPECT_EQ(judged.message, "Rank 1 ended with status 3: no such data set");
+}
+
+// Four ranks print a warning, and one of them also an error.
+class FailedRank : public ::testing::Test {
+ protected:
+  FailedRank() {
+    for (const char* rank : {"0", "1", "2", "3"})
+      Append(dir_ / absl::StrCat("rank-", rank, ".err"), "t.py:1: UserWarning: slow\n");
+    Append(dir_ / "rank-2.err", "KeyError: 'lr'\n");
+  }
+  std::string Message(const std::string& launcher, const std::string& text, bool torchrun = false,
+                      int status = 1) {
+    std::ofstream(dir_ / "launcher.err") << text;
+    const ExitCause judged = JudgeExit(Ended(status), launcher, 4, dir_.path(), torchrun);
+    EXPECT_EQ(judged.cause, status < 128 ? Attempt::CAUSE_UNSPECIFIED : Attempt::RANK_KILLED);
+    return judged.message;
+  }
+  const std::string kQuoted = "Rank 2 ended with status 1: KeyError: 'lr'";
+  TempDir dir_;
+};
+
+TEST_F(FailedRank, IsQuotedIfMpirunNamesIt) {
+  EXPECT_EQ(Message("mpirun",
+                    "-----\nPrimary job  terminated normally, but 1 process returned\n"
+                    "a non-zero exit code. Per user-direction, the job has been aborted.\n-----\n-----\n"
+                    "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+                    "the job to be terminated. The first process to do so was:\n\n"
+                    "  Process name: [[61391,1],2]\n  Exit code:    1\n-----\n"),
+            kQuoted);
+  EXPECT_EQ(
+      Message("mpirun",
+              "-----\nMPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n"
+              "with errorcode 1.\n\nNOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.\n"),
+      kQuoted);
+  EXPECT_EQ(Message("mpirun",
+                    "-----\nmpirun has exited due to process rank 2 with PID 0 on\n"
+                    "node n0 exiting improperly. There are three reasons this could occur:\n"),
+            kQuoted);
+}
+
+TEST_F(FailedRank, IsQuotedIfSrunNamesIt) {
+  EXPECT_EQ(Message("srun",
+                    "srun: error: n2: task 2: Exited with exit code 1\n"
+                    "srun: Terminating StepId=4.1\nsrun: error: n1: task 0: Terminated\n"),
+            kQuoted);
+  EXPECT_EQ(Message("srun", "srun: error: n[1-2]: tasks 2-3: Exited with exit code 1\n"), kQuoted);
+}
+
+TEST_F(FailedRank, IsQuotedIfTorchrunNamesIt) {
+  const std::string text =
+      "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+      "============\n/opt/scalelab-rank FAILED\n------------\nFailures:\n"
+      "[1]:\n  time      : 2026-11-28_09:00:01\n  host      : n1\n  rank      : 3 (local_rank: 1)\n"
+      "  exitcode  : 1 (pid: 78)\n  error_file: <N/A>\n  traceback : To enable traceback see: ...\n"
+      "------------\nRoot Cause (first observed failure):\n"
+      "[0]:\n  time      : 2026-11-28_09:00:00\n  host      : n1\n  rank      : 2 (local_rank: 0)\n"
+      "  exitcode  : 1 (pid: 77)\n  error_file: <N/A>\n  traceback : To enable traceback see: ...\n"
+      "============\n";
+  EXPECT_EQ(Message("torchrun", text, true), kQuoted);
+  // The tasks of srun are nodes.
+  EXPECT_EQ(Message("srun", "srun: error: n2: task 1: Exited with exit code 1\n" + text, true), kQuoted);
+}
+
+TEST_F(FailedRank, IsNotGuessed) {
+  const std::string unknown = "A rank ended with status 1; rank 0 wrote: t.py:1: UserWarning: slow";
+  EXPECT_EQ(Message("mpirun", ""), unknown);
+  EXPECT_EQ(Message("srun", "srun: error: n2: task 1: Exited with exit code 1\n", true), unknown);
+  EXPECT_EQ(Message("srun", "srun: error: n2: task 9: Exited with exit code 1\n"), unknown);
+  EXPECT_EQ(Message("mpirun", "  Process name: [[61391,2],2]\n"), unknown) << "a job of the program";
+  EXPECT_EQ(Message("mpirun", "", false, 137),
+            "A rank was ended by signal 9 (Killed); rank 0 wrote: t.py:1: UserWarning: slow");
+}
+
+TEST_F(FailedRank, MayHaveWrittenNothing) {
+  std::ofstream(dir_ / "rank-2.err") << "";
+  EXPECT_EQ(Message("mpirun", "  Process name: [[61391,1],2]\n  Exit code:    1\n"),
+            "Rank 2 ended with status 1; it wrote nothing to standard error.");
 }
 
 TEST(JudgeExit, CallsItALaunchErrorWhenMpirunEndsBeforeAnyRankRan) {

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_split.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/unit/worker/temp_dir.h"
+#include "worker/process/output_limit.h"
 
 namespace scalelab::worker {
 namespace {
@@ -120,6 +122,56 @@ TEST_F(OutputMetricsTest, ReadsLongOutputInPartsAndNumbersThatAreNotFinite) {
   EXPECT_EQ(Finish(*metrics, true), "");
   EXPECT_THAT(Events(), ElementsAre(R"({"event":"step","epoch":0,"step":0,"metrics":{"z":"NaN"}})",
                                     R"({"event":"finish","metrics":{"a":2.0}})"));
+}
+
+// A limit that cuts the output of rank 0 when it has more than 1 MiB.
+class CutOutputTest : public OutputMetricsTest {
+ protected:
+  static constexpr int64_t kMiB = 1 << 20;
+
+  CutOutputTest() {
+    metrics_ = Make(R"j({"a": {"regex": "a=([0-9]+)", "per": "step"},
+                         "mib": {"regex": "([0-9]+) MiB", "per": "run", "take": "min"}})j");
+    metrics_->Start();
+    limit_.Watch({dir_ / "rank-0.out", dir_ / "rank-0.err"}, [this](const std::string& path, int64_t size) {
+      Append(path, std::exchange(written_before_cut_, {}));
+      metrics_->BeforeCut(path, size);
+    });
+  }
+  std::vector<std::string> Steps() {
+    std::vector<std::string> steps;
+    for (const std::string& event : Events()) {
+      const auto json = nlohmann::json::parse(event);
+      if (json["event"] == "step") steps.push_back(json["metrics"].dump());
+    }
+    return steps;
+  }
+
+  OutputLimit limit_{loop_, kMiB};
+  std::unique_ptr<OutputMetrics> metrics_;
+  std::string written_before_cut_;  // since the last look
+};
+
+TEST_F(CutOutputTest, HasTheLinesBeforeAndAfterTheCut) {
+  Append(dir_ / "rank-0.out", "a=1\n5 MiB\n" + std::string(3 * kMiB, 'x') + "\n");
+  written_before_cut_ = "a=2\na=";
+  ASSERT_TRUE(loop_.RunUntil(
+      [&] { return std::filesystem::file_size(dir_ / "rank-0.out") < static_cast<uintmax_t>(kMiB); },
+      kPatience));
+  Append(dir_ / "rank-0.out", "a=3\n");  // before the next look
+  EXPECT_EQ(Finish(*metrics_, true), "");
+  EXPECT_THAT(Steps(), ElementsAre(R"({"a":1.0})", R"({"a":2.0})", R"({"a":3.0})"));
+  EXPECT_EQ(Events().back(), R"({"event":"finish","metrics":{"mib":5.0}})");
+}
+
+TEST_F(CutOutputTest, IsNotReadAfterTheMetricsWereReported) {
+  Append(dir_ / "rank-0.out", "a=1\n" + std::string(3 * kMiB, 'x') + "\na=2\n7 MiB\n");
+  EXPECT_EQ(Finish(*metrics_, true), "");
+  const std::vector<std::string> events = Events();
+  EXPECT_THAT(Steps(), ElementsAre(R"({"a":1.0})", R"({"a":2.0})"));
+  limit_.Finish();
+  EXPECT_EQ(Events(), events);
+  EXPECT_LT(std::filesystem::file_size(dir_ / "rank-0.out"), static_cast<uintmax_t>(kMiB));
 }
 
 TEST_F(OutputMetricsTest, ReadsStandardErrorToo) {

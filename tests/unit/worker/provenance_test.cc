@@ -196,6 +196,46 @@ TEST_F(ProvenanceOfCode, AttemptsShareADifferenceUntilAFileOfTheCommandChanges) 
   EXPECT_EQ(DiffPath(), dir_ / "t2/code-2.diff") << "the first file has another difference";
 }
 
+// The program may import modules that its command does not name.
+TEST_F(ProvenanceOfCode, AnOldDifferenceIsComputedAgainForTheNextAttempt) {
+  const Code first = CodeOf("t0");
+  Append(DiffPath(), "");
+  processes_.ended_({});
+  stepped_.Advance(absl::Seconds(10));
+  EXPECT_FALSE(CodeOf("t1").awaits_diff());
+  stepped_.Advance(absl::Seconds(1));
+  const Code later = CodeOf("t1");
+  EXPECT_TRUE(later.awaits_diff());
+  EXPECT_EQ(DiffPath(), dir_ / "t1/code.diff");
+  Append(DiffPath(), "+import new\n");
+  processes_.ended_({});
+  EXPECT_TRUE(later.Complete().git_dirty());
+  EXPECT_EQ(later.Complete().diff_sha256(), Sha256("+import new\n"));
+  EXPECT_FALSE(first.Complete().git_dirty()) << "the earlier attempt keeps its difference";
+  EXPECT_EQ(CodeOf("t2").Complete().diff_path(), dir_ / "t1/code.diff");
+  // An attempt that was prepared long before its launch, after others have got later differences.
+  stepped_.Advance(absl::Seconds(11));
+  CodeOf("t3");
+  Append(DiffPath(), "+import newer\n");
+  processes_.ended_({});
+  stepped_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(CodeOf("t1").awaits_diff());
+  EXPECT_EQ(DiffPath(), dir_ / "t1/code-2.diff") << "the first file has another difference";
+}
+
+TEST_F(ProvenanceOfCode, ASlowGitIsStartedLessOften) {
+  CodeOf("t0");
+  stepped_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(CodeOf("t1").awaits_diff());
+  EXPECT_EQ(DiffPath(), dir_ / "t0/code.diff") << "git has not ended";
+  Append(DiffPath(), "");
+  processes_.ended_({});
+  stepped_.Advance(absl::Seconds(20 * 11 - 11));
+  EXPECT_FALSE(CodeOf("t1").awaits_diff());
+  stepped_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(CodeOf("t1").awaits_diff());
+}
+
 TEST_F(ProvenanceOfCode, AFailureOfGitIsNoAnswer) {
   const Code failed = CodeOf("t0");
   Append(DiffPath(), "");
