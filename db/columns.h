@@ -92,13 +92,13 @@ struct Table<AllocationRow> {
   static constexpr char kName[] = "allocation", kKey[] = "id", kParent[] = "";
   static constexpr char kColumns[] =
       "id,token,study_id,run_id,state,external_id,nodes,ranks_per_node,cpus_per_rank,gpus_per_rank,"
-      "reason,created,started,ended,owner,partition,charged_until,held";
+      "reason,created,started,ended,owner,partition,charged_until,held,cancelled";
 };
 template <RowOf<AllocationRow> R>
 auto Members(R& r) {
   return std::tie(r.id, r.token, r.study_id, r.run_id, r.state, r.external_id, r.nodes, r.ranks_per_node,
                   r.cpus_per_rank, r.gpus_per_rank, r.reason, r.created, r.started, r.ended, r.owner,
-                  r.partition, r.charged_until, r.held);
+                  r.partition, r.charged_until, r.held, r.cancelled);
 }
 
 template <>

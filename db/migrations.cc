@@ -483,6 +483,11 @@ CREATE TABLE study_file (
 ) STRICT;
 )sql";
 
+// Adds the time at which the coordinator first cancelled the job of an allocation.
+constexpr char kCancels[] = R"sql(
+ALTER TABLE allocation ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;
+)sql";
+
 }  // namespace
 
 const std::vector<std::string>& Migrations() {
@@ -497,7 +502,8 @@ const std::vector<std::string>& Migrations() {
                                    absl::StrCat(kCheckpoints, kOrigins, ViewsOfNoisyAttempts()),
                                    ViewsOfBlocks(),
                                    absl::StrCat(kAttemptResults, ViewsOfAttemptResults()),
-                                   kStudyFiles};
+                                   kStudyFiles,
+                                   kCancels};
   return *steps;
 }
 

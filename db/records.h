@@ -159,6 +159,7 @@ struct AllocationRow {
   std::string owner, partition;
   Micros charged_until = 0;  // UsageRow contains the use up to this time; 0: none of it
   Micros held = 0;           // the duration that UsageRow contains
+  Micros cancelled = 0;      // when the coordinator first cancelled its job; 0: it has not cancelled it
 };
 
 // What a user has used: the parts of allocations until their charged_until. Kept when studies are deleted.

@@ -51,7 +51,8 @@ absl::Status ApplyFile(const std::string& file, const std::vector<bool>& given, 
   std::ostringstream text;
   if (!stream || !(text << stream.rdbuf())) {
     // The copy also fails for an empty file, which is valid and sets nothing.
-    if (!stream.is_open() || std::filesystem::is_directory(file)) {
+    std::error_code ignored;
+    if (!stream.is_open() || std::filesystem::is_directory(file, ignored)) {
       return Invalid(absl::StrCat("--config ", file, " cannot be read; does it exist, and may you read it?"));
     }
   }
@@ -205,8 +206,9 @@ absl::Status FillDefaults(ServerConfig& config) {
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
     config.worker_program = (self.parent_path() / "scalelab-worker").string();
   }
+  std::error_code ignored;
   if (access(config.worker_program.c_str(), X_OK) != 0 ||
-      std::filesystem::is_directory(config.worker_program)) {
+      std::filesystem::is_directory(config.worker_program, ignored)) {
     return Invalid(absl::StrCat(
         "the worker program ", config.worker_program,
         " does not exist or is not executable; build scalelab-worker or set its path with --worker-program"));

@@ -84,11 +84,7 @@ absl::StatusOr<ParsedBatch> ParseBatch(const v1::EventBatch& batch) {
     if (n > 0 && column.key() == "train/loss") parsed.last_loss = column.value(n - 1);
     if (n == 0 || column.key() != "step/total_s") continue;
     parsed.last_step = column.step(n - 1);
-    if (batch.rank() != 0) continue;
-    for (int i = 0; i < n; ++i) {
-      if (const auto bucket = StepTimes::BucketOf(column.value(i)))
-        parsed.steps.emplace_back(column.step(i), *bucket);
-    }
+    if (batch.rank() == 0) parsed.steps = StepsOf(column.step(), column.value());
   }
   for (const v1::Event& event : batch.events()) {
     switch (event.kind()) {

@@ -24,7 +24,7 @@ struct ParsedBatch {
   std::optional<int64_t> checkpoint_step;  // from the last checkpoint event
   std::optional<int64_t> last_step;
   std::optional<double> last_loss;
-  std::vector<std::pair<int64_t, StepTimes::Bucket>> steps;  // for rank 0: number and duration of each step
+  NumberedSteps steps;  // of rank 0
 };
 
 // Returns the number of points in the batches.

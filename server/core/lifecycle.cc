@@ -160,7 +160,7 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
     LiveAttempt* attempt = state_.attempt(allocation->attempt_id);
     if (attempt != nullptr && attempt->recovery) attempt = nullptr;  // the attempt has no process to stop
     if (attempt != nullptr && attempt->row.state == db::AttemptState::kStopping && !allocation->cancel_sent &&
-        now - attempt->stopping_since > options_.stop_timeout) {
+        StopIsOverdue(*allocation, *attempt, now)) {
       EndJob(*allocation, now, fx);
     }
     // The scheduler has not responded in time, so decide by the worker's report alone.
@@ -181,6 +181,35 @@ void Lifecycle::Tick(db::Micros now, Effects& fx) {
   const std::vector<int64_t> delayed(state_.delayed.begin(), state_.delayed.end());
   for (const int64_t id : delayed) UpdateWaiting(*state_.study(id), now);
   Plan(now, fx);
+}
+
+// Returns whether other runs may need the allocation after the attempts that are being stopped.
+bool Lifecycle::IsNeededByOthers(const LiveAllocation& allocation) const {
+  const LiveStudy* study = state_.study(allocation.row.study_id);
+  if (study == nullptr || study->row.cancel_requested || allocation.row.run_id != 0 || !Serves(allocation))
+    return false;
+  const std::vector<LiveAttempt*> attempts = state_.attempts_of(allocation);
+  return study->counts[static_cast<int>(db::RunState::kQueued)] > 0 ||
+         std::any_of(attempts.begin(), attempts.end(), [](const LiveAttempt* attempt) {
+           return attempt->row.state != db::AttemptState::kStopping;
+         });
+}
+
+// Returns whether an attempt has not stopped in time, so that its allocation must be ended. If other runs need
+// the allocation, only time counts in which the workers can stop the attempt: the job is not suspended, and all
+// workers report. CancelIfSilent ends an allocation with a worker that does not report any more.
+bool Lifecycle::StopIsOverdue(const LiveAllocation& allocation, const LiveAttempt& attempt,
+                              db::Micros now) const {
+  db::Micros until = now;
+  if (IsNeededByOthers(allocation)) {
+    if (allocation.suspended) return false;
+    for (int node = 0; node < attempt.nodes(); ++node) {
+      const auto worker = allocation.workers.find(node);
+      if (worker == allocation.workers.end() || !attempt.stop_sent.contains(node)) return false;
+      until = std::min(until, worker->second.last_seen);
+    }
+  }
+  return until - attempt.stopping_since > options_.stop_timeout;
 }
 
 // Cancels an allocation if one of its workers is silent.

@@ -41,7 +41,8 @@ struct LifecycleOptions {
   // Time that the coordinator waits until the scheduler reports whether the job of an
   // interrupted attempt continues.
   db::Micros hold_timeout = 10'000'000;
-  // Time after which the allocation of an attempt that does not stop is cancelled.
+  // Time after which the allocation of an attempt that does not stop is cancelled. If other runs need the
+  // allocation, time does not count in which a worker may not have received the request to stop.
   db::Micros stop_timeout = 20'000'000;
   Policy policy;
   // Runs fail after this number of consecutive allocations that end before they execute an attempt.
@@ -281,6 +282,7 @@ class Lifecycle {
   void EndAttemptElsewhere(const LiveAllocation& allocation, const v1::SynchronizeRequest& request,
                            db::Micros now, Effects& fx);
   void Conclude(LiveAllocation& allocation, LiveAttempt& attempt, db::Micros now, Effects& fx);
+  void ObserveStop(const LiveAllocation& allocation, int node, db::Micros now);
   void RecordHardware(LiveAttempt& attempt, Effects& fx);
   // Adds a part of a rank's event file. Returns false if it begins after the durable position.
   bool Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx);
@@ -293,6 +295,8 @@ class Lifecycle {
   void EndSlowRecoveries(db::Micros now, Effects& fx);
   std::string WhyTooSlow(const LiveAttempt& attempt, db::Micros now) const;
   void EndRecovery(LiveAttempt& attempt, std::string problem, db::Micros now, Effects& fx);
+  bool IsNeededByOthers(const LiveAllocation& allocation) const;
+  bool StopIsOverdue(const LiveAllocation& allocation, const LiveAttempt& attempt, db::Micros now) const;
   void CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx);
   bool HasRecentReport(const LiveAllocation& allocation, db::Micros now) const;
   std::vector<v1::NodeInfo> NodesOf(const LiveAttempt& attempt) const;

@@ -199,12 +199,14 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
+      allocation.suspended = job.suspended;
       // Cancel the job again, because the earlier cancel may have failed. A job that is ending stays in the
       // list for some time.
       if (allocation.cancel_sent && now >= allocation.cancel_again_at) CancelAgain(allocation, now, fx);
       if (job.suspended) {
         for (auto& [node, worker] : allocation.workers) worker.last_seen = now;
         allocation.listening_since = now;
+        for (LiveAttempt* stopped : state_.attempts_of(allocation)) stopped->stop_sent.clear();
       }
       LiveAttempt* attempt = state_.attempt(allocation.attempt_id);
       if (attempt != nullptr && attempt->held_since != 0 && attempt->held_since <= asked &&
@@ -248,9 +250,11 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
           {JobState::kDeadline, db::Cause::kDeadline},
           {JobState::kCancelled, db::Cause::kAllocationCancelled}};
       // If the coordinator cancelled the job because a worker was silent, the cause is WORKER_LOST. A job
-      // that ended before that cancel keeps its own cause.
+      // that ended before that cancel keeps its own cause. The scheduler does not know the cancels of an
+      // earlier process.
       const auto known = kCauses.find(job.state);
-      const bool ours = allocation.cancel_sent && job.state == JobState::kCancelled && !job.from_outside;
+      const bool ours = allocation.cancel_sent && job.state == JobState::kCancelled &&
+                        (!job.from_outside || allocation.cancelled_earlier);
       db::Cause cause = ours || known == kCauses.end() ? db::Cause::kWorkerLost : known->second;
       std::string reason = job.reason.empty() ? "its allocation ended" : job.reason;
       if (ours && !row.reason.empty()) reason = row.reason;
@@ -351,6 +355,10 @@ void Lifecycle::EndJob(LiveAllocation& allocation, db::Micros now, Effects& fx) 
   allocation.cancel_sent = true;
   UpdateAllocation(allocation);
   if (allocation.first_cancel == 0) allocation.first_cancel = now;
+  if (allocation.row.cancelled == 0) {
+    allocation.row.cancelled = now;
+    fx.batch.allocations.push_back(allocation.row);
+  }
   allocation.cancel_again_at = now + Backoff(++allocation.cancels, kCancelAgain, allocation.row.token);
   fx.cancel.push_back(allocation.row.token);
 }

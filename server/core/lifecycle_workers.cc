@@ -79,6 +79,7 @@ absl::Status Lifecycle::Observe(const std::string& allocation_token, const v1::S
     fx.batch.allocations.push_back(allocation.row);
   }
   for (LiveAttempt* attempt : state_.attempts_of(allocation)) ObserveReported(*attempt, request);
+  ObserveStop(allocation, request.node_index(), now);
   // One report may contain the ends of several attempts.
   for (int64_t served = 0; served != allocation.attempt_id;) {
     served = allocation.attempt_id;
@@ -112,6 +113,17 @@ void Lifecycle::ObserveReported(LiveAttempt& attempt, const v1::SynchronizeReque
   if (!has) return;
   attempt.reported = true;
   attempt.reported_by = request.instance();
+}
+
+// Restarts the timeout of a stop at the first report of each worker. Before it, the worker may not have received
+// the request to stop, because the job was suspended or the network was interrupted.
+void Lifecycle::ObserveStop(const LiveAllocation& allocation, int node, db::Micros now) {
+  if (!IsNeededByOthers(allocation)) return;
+  for (LiveAttempt* attempt : state_.attempts_of(allocation)) {
+    if (attempt->row.state == db::AttemptState::kStopping && node < attempt->nodes() &&
+        attempt->stop_sent.insert(node).second)
+      attempt->stopping_since = now;
+  }
 }
 
 // Stores the hardware of the attempt's nodes, for the case that no worker reports its end.
@@ -301,14 +313,7 @@ bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
   if (batch.finish_metrics) rank.finish_metrics = std::move(*batch.finish_metrics);
   if (append.rank == 0) {
     RecordCheckpoints(attempt, batch, fx);
-    if (!batch.steps.empty()) {
-      const LiveStudy& study = *state_.study(attempt.study_id);
-      const int warmup =
-          study.cells.Int(study.cell_of[attempt.position], v1::RunSpec::kWarmupStepsFieldNumber);
-      for (const auto& [step, bucket] : batch.steps) {
-        if (step >= attempt.row.resumed_step + warmup) rank.steps.Add(bucket);
-      }
-    }
+    state_.study(attempt.study_id)->CountSteps(batch.steps, attempt);
     if (batch.total_steps) attempt.total_steps = *batch.total_steps;
     if (batch.last_step) attempt.step = *batch.last_step + 1;
     if (batch.last_loss) attempt.train_loss = batch.last_loss;

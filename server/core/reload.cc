@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "catalog/engines.h"
 #include "planted/bug.h"
 #include "server/cells/cells.h"
 #include "server/core/blocks.h"
@@ -32,6 +33,23 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
     if (absl::StartsWith(series.key, "run/") && !series.value.empty()) {
       rank.finish_metrics[series.key] = series.value.back();
     }
+  });
+}
+
+// Restores the durations of the steps that rank 0 has reported.
+absl::Status LoadSteps(db::Store& store, const LiveStudy& study, LiveAttempt& attempt) {
+  if (attempt.ranks[0].stream.position == 0) return absl::OkStatus();
+  // Other engines report their throughput, so their steps are not worth the time of reading them.
+  if (!RunsOwnProgram(study.cells.Text(study.cell_of[attempt.position], v1::RunSpec::kEngineFieldNumber))) {
+    attempt.ranks[0].steps.Miss();
+    return absl::OkStatus();
+  }
+  db::PointFilter filter;
+  filter.attempt_id = attempt.row.id;
+  filter.rank = 0;
+  filter.key = "step/total_s";
+  return store.ReadPoints(filter, [&](const db::Series& series) {
+    study.CountSteps(StepsOf(series.step, series.value), attempt);
   });
 }
 
@@ -168,9 +186,11 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     // charged_until is in the future if the clock was set back while the server did not run.
     allocation->row.charged_until = std::min(kept.charged_until, now);
     const LiveStudy* study = state.study(kept.study_id);
+    allocation->cancel_sent = allocation->cancelled_earlier = kept.cancelled != 0;
+    allocation->first_cancel = std::min(kept.cancelled, now);
     if (kept.state == db::AllocationState::kIntended || kept.state == db::AllocationState::kPending) {
       // The next poll cancels the job if its study does not need it any more.
-      allocation->cancel_sent = study == nullptr || study->row.cancel_requested;
+      if (study == nullptr || study->row.cancel_requested) allocation->cancel_sent = true;
       // An earlier process may have submitted the job and ended before the response arrived, so poll
       // before submitting again.
       allocation->submitted = !Planted(Bug::kIntentNotPolled);
@@ -229,6 +249,9 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     if (attempt == nullptr || row.rank >= static_cast<int>(attempt->ranks.size())) continue;
     RankState& rank = attempt->ranks[row.rank];
     rank.stream = std::move(row);
+    if (rank.stream.rank == 0) {
+      if (auto s = LoadSteps(store, *state.study(attempt->study_id), *attempt); !s.ok()) return s;
+    }
     if (rank.stream.finished) {
       if (auto s = LoadFinishMetrics(store, rank); !s.ok()) return s;
     }
@@ -250,6 +273,9 @@ void KeepReports(LiveAllocation& from, LiveAllocation& to) {
   to.unknown_errors = from.unknown_errors;
   to.forgotten = from.forgotten;
   to.retry_at = from.retry_at;
+  to.suspended = from.suspended;
+  to.cancelled_earlier = from.cancelled_earlier;
+  if (!to.cancel_sent) return;  // the commit of its first cancel has failed, so it was not cancelled
   to.cancels = from.cancels;
   to.cancel_again_at = from.cancel_again_at;
   to.first_cancel = from.first_cancel;

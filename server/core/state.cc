@@ -104,6 +104,14 @@ void LiveStudy::AttemptEnded(int position, const db::AttemptRow& attempt) {
   step = std::max(step, attempt.checkpoint_step);
 }
 
+void LiveStudy::CountSteps(const NumberedSteps& numbered, LiveAttempt& attempt) const {
+  if (numbered.empty()) return;
+  const int warmup = cells.Int(cell_of[attempt.position], v1::RunSpec::kWarmupStepsFieldNumber);
+  for (const auto& [step, bucket] : numbered) {
+    if (step >= attempt.row.resumed_step + warmup) attempt.ranks[0].steps.Add(bucket);
+  }
+}
+
 void ForgetGrid(v1::StudySpec& spec) {
   spec.clear_fixed();
   spec.clear_matrix();

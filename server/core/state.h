@@ -52,6 +52,7 @@ struct BlockPart {
 };
 
 struct LiveAllocation;
+struct LiveAttempt;
 
 // The ids of a study's allocations that have not ended, and what decisions need to know about all of them.
 class StudyAllocations {
@@ -147,6 +148,8 @@ struct LiveStudy {
   void EndDelays();
   // Records an attempt that has ended.
   void AttemptEnded(int position, const db::AttemptRow& attempt);
+  // Adds steps of rank 0 to the durations of the attempt's steps, without the warm-up steps.
+  void CountSteps(const NumberedSteps& numbered, LiveAttempt& attempt) const;
 };
 
 // Clears the sections of the specification that define the cells. They may be long, and the cells
@@ -157,7 +160,7 @@ void ForgetGrid(v1::StudySpec& spec);
 struct RankState {
   db::StreamRow stream;
   std::map<std::string, double> finish_metrics;
-  StepTimes steps;  // steps of rank 0 after the warm-up and after the last restart of the coordinator
+  StepTimes steps;  // steps of rank 0 after the warm-up; LiveStudy::CountSteps adds them
 };
 
 // The recovery of an attempt whose workers have ended: the coordinator reads the rest of its event files.
@@ -188,10 +191,11 @@ struct LiveAttempt {
   int64_t step = 0;  // last step of rank 0
   int64_t total_steps = 0;
   std::optional<double> train_loss;
-  bool reported = false;          // a worker has reported the attempt
-  std::string reported_by;        // instance of that worker
-  std::string stop_reason;        // why the coordinator stops the attempt; "" if a user cancelled it
-  db::Micros stopping_since = 0;  // 0: not stopping
+  bool reported = false;    // a worker has reported the attempt
+  std::string reported_by;  // instance of that worker
+  std::string stop_reason;  // why the coordinator stops the attempt; "" if a user cancelled it
+  // When the timeout of its stop began, see Lifecycle::ObserveStop; 0: it is not being stopped.
+  db::Micros stopping_since = 0;
   // The final report of each node's worker, by node index. The attempt has ended when every node has
   // a final report.
   std::map<int, v1::SynchronizeRequest::AttemptStatus> ended;
@@ -208,6 +212,9 @@ struct LiveAttempt {
   // without having begun.
   bool assigned_ahead = false;
   db::Micros turn_since = 0;  // when the allocation began to execute it, if later than its assignment
+  // Indexes of the nodes whose workers have reported since the stop, or since their job was suspended. The
+  // responses to these reports request the stop.
+  std::set<int> stop_sent;
 
   // Returns when the allocation began to execute it.
   db::Micros began() const { return std::max(row.assigned, turn_since); }
@@ -263,6 +270,8 @@ struct LiveAllocation {
   db::Micros first_cancel = 0;     // when its job was cancelled for the first time; 0: it was not cancelled
   bool cancel_failed = false;      // its job has not ended after many cancels, which users and the log report
   std::string cancel_error;        // error of the last call that cancelled its job; "" if it succeeded
+  bool cancelled_earlier = false;  // an earlier process has cancelled its job
+  bool suspended = false;          // the scheduler reports that the job is suspended
 };
 
 // Returns whether queued runs may still be assigned to the allocation.

@@ -15,12 +15,21 @@ std::optional<StepTimes::Bucket> StepTimes::BucketOf(double seconds) {
 }
 
 std::optional<double> StepTimes::Median() const {
+  if (!complete_) return std::nullopt;
   int64_t below = 0;
   for (const auto& [bucket, count] : counts_) {
     below += count;
     if (2 * below >= total_) return std::exp(bucket * kWidth);
   }
   return std::nullopt;
+}
+
+NumberedSteps StepsOf(absl::Span<const int64_t> numbers, absl::Span<const double> seconds) {
+  NumberedSteps steps;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (const auto bucket = StepTimes::BucketOf(seconds[i])) steps.emplace_back(numbers[i], *bucket);
+  }
+  return steps;
 }
 
 }  // namespace scalelab::server

@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
 
 namespace scalelab::server {
 
@@ -18,12 +22,21 @@ class StepTimes {
     ++counts_[bucket];
     ++total_;
   }
-  // Returns the median in seconds, to within 1%; nothing without steps.
+  // Records that the durations of some steps are not known.
+  void Miss() { complete_ = false; }
+  // Returns the median in seconds, to within 1%; nothing without steps, or if some of them are not known.
   std::optional<double> Median() const;
 
  private:
   std::map<Bucket, int64_t> counts_;
   int64_t total_ = 0;
+  bool complete_ = true;
 };
+
+// The numbers of steps, and their durations.
+using NumberedSteps = std::vector<std::pair<int64_t, StepTimes::Bucket>>;
+
+// Returns the steps whose durations have a bucket. `seconds` has a duration for each of `numbers`.
+NumberedSteps StepsOf(absl::Span<const int64_t> numbers, absl::Span<const double> seconds);
 
 }  // namespace scalelab::server

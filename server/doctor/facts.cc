@@ -97,12 +97,13 @@ DirectoryFacts ReadDirectory(const std::string& path) {
 std::vector<FileFacts> ReadSecrets(const std::string& data_dir) {
   std::vector<FileFacts> secrets;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(data_dir, error)) {
-    const std::string extension = entry.path().extension();
-    const bool secret = extension == ".key" || extension == ".token" || entry.path().filename() == "tls.pem";
+  for (std::filesystem::directory_iterator it(data_dir, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string extension = it->path().extension();
+    const bool secret = extension == ".key" || extension == ".token" || it->path().filename() == "tls.pem";
     struct stat found {};
-    if (!secret || stat(entry.path().c_str(), &found) != 0) continue;
-    secrets.push_back({entry.path().string(), found.st_uid, found.st_mode & 07777});
+    if (!secret || stat(it->path().c_str(), &found) != 0) continue;
+    secrets.push_back({it->path().string(), found.st_uid, found.st_mode & 07777});
   }
   std::sort(secrets.begin(), secrets.end(),
             [](const FileFacts& a, const FileFacts& b) { return a.path < b.path; });

@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "proto/utf8.h"
 #include "server/command/command.h"
 
 namespace scalelab::server {
@@ -25,7 +26,8 @@ constexpr size_t kLongestAnswer = 64 << 10;
 constexpr size_t kLongestError = 300;
 
 std::string Shortened(std::string text) {
-  if (text.size() > kLongestError) text.resize(kLongestError);
+  text = ValidUtf8(text);
+  text.resize(CutUtf8(text, kLongestError).size());
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   }

@@ -169,19 +169,20 @@ absl::Status LocalScheduler::Start() {
 absl::Status LocalScheduler::FindLiveJobs() {
   std::error_code error, ignored;
   // If an earlier version has made the folder, it has no marks. Examine all jobs once in this case.
-  const bool marked = std::filesystem::exists(live_);
+  const bool marked = std::filesystem::exists(live_, error);
+  if (error) return absl::FailedPreconditionError(absl::StrCat("cannot read ", live_, ": ", error.message()));
   const std::string source = marked ? live_ : options_.directory;
   std::vector<std::string> live;
-  std::filesystem::directory_iterator entries(source, error);
-  if (error)
-    return absl::FailedPreconditionError(absl::StrCat("cannot read ", source, ": ", error.message()));
-  for (const auto& entry : entries) {
-    const std::string token = entry.path().filename().string();
+  std::filesystem::directory_iterator entry(source, error);
+  for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
+    const std::string token = entry->path().filename().string();
     const absl::StatusOr<JobStatus> status = Find(token);
     if (!status.ok()) return status.status();
     if (!IsOver(status->state)) live.push_back(token);
-    if (marked && IsOver(status->state)) std::filesystem::remove(entry.path(), ignored);
+    if (marked && IsOver(status->state)) std::filesystem::remove(entry->path(), ignored);
   }
+  if (error)
+    return absl::FailedPreconditionError(absl::StrCat("cannot read ", source, ": ", error.message()));
   if (!marked) std::filesystem::create_directory(live_, ignored);
   for (const std::string& token : live) Mark(token);
   return absl::OkStatus();

@@ -138,6 +138,7 @@ absl::StatusOr<SlurmClient::Site> SlurmClient::ReadSite() const {
   const absl::StatusOr<std::string> text = Output({"scontrol", "show", "config"});
   if (!text.ok()) return text.status();
   Site site;
+  bool powers_nodes = false, shows_cloud = false;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> setting =
         absl::StrSplit(line, absl::MaxSplits('=', 1));
@@ -150,11 +151,14 @@ absl::StatusOr<SlurmClient::Site> SlurmClient::ReadSite() const {
     if (name == "PrivateData") {
       const std::vector<absl::string_view> kinds = absl::StrSplit(value, ',');
       site.private_jobs = std::find(kinds.begin(), kinds.end(), "jobs") != kinds.end();
+      shows_cloud = std::find(kinds.begin(), kinds.end(), "cloud") != kinds.end();
     }
+    if (name == "ResumeProgram") powers_nodes = !value.empty() && value != "(null)";
     if (name == "MessageTimeout" && absl::SimpleAtoi(value.substr(0, value.find(' ')), &seconds) &&
         seconds > 0)
       site.message_timeout = absl::Seconds(seconds);
   }
+  site.hides_nodes = powers_nodes && !shows_cloud;
   if (site.cluster.empty())
     return absl::UnavailableError("the output of scontrol show config has no ClusterName");
   return site;

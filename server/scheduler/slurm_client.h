@@ -54,6 +54,8 @@ class SlurmClient {
     std::string cluster, version;
     bool accounting = false;    // sacct works: there is an accounting database
     bool private_jobs = false;  // squeue shows users only their own jobs
+    // sinfo leaves out cloud nodes that are powered down, so it may show fewer nodes than jobs can get
+    bool hides_nodes = false;
     absl::Duration message_timeout = absl::Seconds(10);
   };
   absl::StatusOr<Site> ReadSite() const;

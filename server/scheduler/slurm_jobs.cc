@@ -162,7 +162,8 @@ JobStatus SlurmJobs::Listed(const std::string& token, const std::vector<QueueRow
   if (status->state == State::kFailed) {
     const std::string output = AllocationDirectory(options_.script, token) + "/job.out";
     absl::StrAppend(&status->reason, "; see ", output);
-    if (options_.files_are_here && !std::filesystem::exists(output))
+    std::error_code error;  // an error does not show whether the file exists
+    if (options_.files_are_here && !std::filesystem::exists(output, error) && !error)
       absl::StrAppend(&status->reason, ", which does not exist: is that directory visible on every node?");
   }
   job.last = status;

@@ -26,6 +26,7 @@ void SlurmSite::Start() {
 
 Capacity SlurmSite::capacity() const {
   absl::MutexLock lock(&mutex_);
+  if (site_ && site_->hides_nodes) return {};
   return CapacityOf(view_);
 }
 
@@ -50,6 +51,7 @@ void SlurmSite::RefreshView() {
 absl::Status SlurmSite::Fits(const JobRequest& request) {
   {
     absl::MutexLock lock(&mutex_);
+    if (!site_ || site_->hides_nodes) return absl::OkStatus();
     if (CheckFits(view_, request).ok()) return absl::OkStatus();
   }
   const absl::StatusOr<ClusterView> view = View();

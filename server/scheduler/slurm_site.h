@@ -26,12 +26,13 @@ class SlurmSite {
 
   // Queries Slurm once, so that a wrong set-up is logged early.
   void Start();
-  // Never blocks.
+  // Adds up the nodes; unknown if Slurm hides nodes. Never blocks.
   Capacity capacity() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ClusterView> View() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls View if the last call was long ago.
   void RefreshView() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Checks a request against the nodes of the cluster; queries Slurm only when it would be refused.
+  // Checks a request against the nodes of the cluster; queries Slurm only when it would be refused. Returns OK
+  // if Slurm hides nodes, or its configuration has not been read.
   absl::Status Fits(const JobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   // Records whether Slurm has answered a query. After the first answer, reads the configuration.
   void RecordAnswer(const absl::Status& answer) ABSL_LOCKS_EXCLUDED(mutex_);

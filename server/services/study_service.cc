@@ -98,7 +98,7 @@ static absl::Status AddKeepingReasons(db::Store& store, const db::StudyRow& stud
     const bool given_up = notice.state == db::NoticeRow::State::kGivenUp;
     v1::Reason& reason =
         add(absl::StrCat("a notification (", notice.channel, ") ",
-                         given_up ? "could not be sent: " : "is not sent yet: ", notice.error),
+                         given_up ? "could not be sent: " : "is not sent yet: ", ValidUtf8(notice.error)),
             notice.created);
     if (!given_up) SetTime(notice.due, reason.mutable_next_try_time());
   }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -197,6 +198,25 @@ TEST_F(SlurmFaults, RefusesMoreThanTheClusterHasWithoutSbatch) {
   EXPECT_EQ(slurm_.Calls("sbatch"), 0);
 }
 
+// sinfo does not list cloud nodes that are powered down, so only Slurm knows whether a job fits.
+TEST_F(SlurmFaults, SubmitsMoreThanSinfoListsIfNodesMayBePoweredDown) {
+  struct Case {
+    const char* resume_program;
+    const char* private_data;
+    bool hides_nodes;
+  };
+  for (const Case& c : {Case{"/usr/sbin/resume", "none", true}, Case{"/usr/sbin/resume", "jobs", true},
+                        Case{"/usr/sbin/resume", "jobs,cloud", false}, Case{"(null)", "none", false}}) {
+    slurm_.Write("resume", c.resume_program);
+    slurm_.Write("private", c.private_data);
+    Restart();
+    EXPECT_EQ(slurm_.scheduler().capacity().slots, c.hides_nodes ? 0 : 64) << c.private_data;
+    JobRequest request = slurm_.Request(absl::StrCat("a", slurm_.Calls("scontrol")));
+    request.nodes = 3;
+    EXPECT_EQ(slurm_.scheduler().Submit(request).ok(), c.hides_nodes) << c.private_data;
+  }
+}
+
 // --- squeue
 
 TEST_F(SlurmFaults, AnUnreachableControllerChangesNoJob) {
@@ -361,6 +381,18 @@ TEST_F(SlurmFaults, DoesNotWaitForFailingAccounting) {
   Status("a");
   slurm_.Advance(kSettle);
   EXPECT_EQ(Status("a").state, State::kUnknown);
+}
+
+TEST_F(SlurmFaults, AFailedJobIsReportedWhileTheFilesystemIsBroken) {
+  ASSERT_TRUE(Submit("a").ok());
+  slurm_.set_field("1", "state", "FAILED");
+  EXPECT_THAT(Status("a").reason, HasSubstr("job.out, which does not exist"));
+  const std::string allocation = slurm_.directory() + "/runs/allocations/a";
+  std::filesystem::remove_all(allocation);
+  std::filesystem::create_directory_symlink(allocation, allocation);  // each access now fails with ELOOP
+  const JobStatus status = Status("a");
+  EXPECT_EQ(status.state, State::kFailed);
+  EXPECT_THAT(status.reason, AllOf(HasSubstr("job.out"), Not(HasSubstr("does not exist"))));
 }
 
 // --- scancel

@@ -297,9 +297,13 @@ TEST_P(StoreArchive, NamesThatNoSubmissionAllowsAreRefused) {
 }
 
 // The tables and columns that newer schemas have added to schema 7.
-const std::set<std::string> kAddedLater = {"attempt.resumed_step", "attempt.checkpoint_step",
-                                           "attempt.throughput",   "attempt.epoch_seconds",
-                                           "study_origin",         "study_file"};
+const std::set<std::string> kAddedLater = {"attempt.resumed_step",
+                                           "attempt.checkpoint_step",
+                                           "attempt.throughput",
+                                           "attempt.epoch_seconds",
+                                           "allocation.cancelled",
+                                           "study_origin",
+                                           "study_file"};
 
 TEST_P(StoreArchive, AStudyOfTheFirstSchemaWithArchivesIsRestored) {
   WriteBatch batch = AFinalStudy(3, 3, 300);

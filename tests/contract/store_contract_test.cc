@@ -73,6 +73,7 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   allocation.partition = "gpu";
   allocation.charged_until = 44;
   allocation.held = 45;
+  allocation.cancelled = 46;
   RunSummary summary = ASummary(700, 7000, 812.5);
   summary.throughput_mean = 800;
   summary.peak_memory = 1e9;
@@ -128,12 +129,12 @@ TEST_P(StoreContract, KeepsEveryMemberOfEveryRecordAcrossAReopen) {
   const AllocationRow l = store_->GetAllocation(5).value();
   EXPECT_EQ(std::tie(l.token, l.study_id, l.run_id, l.state, l.external_id, l.nodes, l.ranks_per_node,
                      l.cpus_per_rank, l.gpus_per_rank, l.reason, l.created, l.started, l.ended, l.owner,
-                     l.partition, l.charged_until, l.held),
+                     l.partition, l.charged_until, l.held, l.cancelled),
             std::tie(allocation.token, allocation.study_id, allocation.run_id, allocation.state,
                      allocation.external_id, allocation.nodes, allocation.ranks_per_node,
                      allocation.cpus_per_rank, allocation.gpus_per_rank, allocation.reason,
                      allocation.created, allocation.started, allocation.ended, allocation.owner,
-                     allocation.partition, allocation.charged_until, allocation.held));
+                     allocation.partition, allocation.charged_until, allocation.held, allocation.cancelled));
   const RunSummary u = store_->GetSummary(700).value();
   EXPECT_EQ(std::tie(u.attempt_id, u.throughput, u.throughput_mean, u.peak_memory, u.straggler_skew,
                      u.accuracy, u.steps, u.fingerprint, u.reported_step, u.nodes_hash),

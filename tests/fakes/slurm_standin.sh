@@ -6,8 +6,9 @@
 #   half            prints half of its answer          late         sbatch: fails, and the job is in `late/`
 #   take-hang       sbatch: accepts the job, hangs     take-garbage sbatch: accepts the job, prints nonsense
 #   stray TEXT      squeue: adds the line TEXT to its answer
-# `calls` has one line per call, `slots` the number of cores of the node, `next` the number of the next job, and
-# `private` the value of PrivateData, `environment` variables for the jobs in addition to sbatch's environment.
+# `calls` has one line per call, `slots` the number of cores of the node, `next` the number of the next job,
+# `private` the value of PrivateData, `resume` the value of ResumeProgram, and `environment` variables for the jobs in
+# addition to sbatch's environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(basename "$0")
@@ -170,6 +171,7 @@ case $program in
   scontrol)
     printf 'AccountingStorageType   = accounting_storage/%s\nClusterName             = standin\n' "$(cat accounting)"
     if [ -f private ]; then printf 'PrivateData             = %s\n' "$(cat private)"; fi
+    if [ -f resume ]; then printf 'ResumeProgram           = %s\n' "$(cat resume)"; fi
     printf 'MessageTimeout          = 10 sec\nSLURM_VERSION           = 22.05.8\n'
     ;;
   sacct) if [ -f sacct.answer ]; then cat sacct.answer; fi ;;

@@ -214,6 +214,19 @@ TEST_F(Migration, StudiesOfSchemaTenHaveNoStudyFile) {
   EXPECT_EQ(GetStudyFile(**store, 9).value(), "study: new\n");
 }
 
+TEST_F(Migration, JobsOfSchemaElevenAreNotCancelled) {
+  MakeVersion(11);
+  ASSERT_TRUE(Raw()
+                  ->Execute("INSERT INTO allocation (id, token, study_id, run_id, state, external_id, nodes, "
+                            "ranks_per_node, cpus_per_rank, gpus_per_rank, reason, created, started, ended, "
+                            "owner, partition, charged_until, held) VALUES "
+                            "(5, 'a', 1, 0, 3, '', 1, 1, 1, 0, '', 1, 2, 0, 'ada', '', 0, 0)")
+                  .ok());
+  const auto store = OpenStore();
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->GetAllocation(5)->cancelled, 0);
+}
+
 TEST_F(Migration, ANewerVersionIsRefusedAndLeftAlone) {
   MakeVersion(NewestSchema());
   ASSERT_TRUE(Raw()->Execute("PRAGMA user_version=" + std::to_string(NewestSchema() + 5)).ok());

@@ -30,7 +30,10 @@ class UniformScheduler final : public Scheduler {
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>& tokens) override {
     std::vector<JobStatus> jobs;
-    for (const std::string& token : tokens) jobs.push_back({token, "1", state, "node-0 failed"});
+    for (const std::string& token : tokens) {
+      jobs.push_back({token, "1", state, "node-0 failed"});
+      jobs.back().from_outside = from_outside;
+    }
     return jobs;
   }
   absl::StatusOr<ClusterView> View() override { return ClusterView{}; }
@@ -39,6 +42,7 @@ class UniformScheduler final : public Scheduler {
     return absl::OkStatus();
   }
   JobStatus::State state = JobStatus::State::kRunning;
+  bool from_outside = false;
   size_t cancels = 0;
 };
 
@@ -186,6 +190,58 @@ class Stepped : public testing::Test {
     coordinator_->Synchronize(job_, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
     Steps();
   }
+  // Reports steps of these durations, from step 1000 on, as the lines of rank 0 from `line` on. Each line
+  // has 10 bytes.
+  void ReportSteps(int64_t line, const std::vector<double>& seconds) {
+    ParsedBatch batch;
+    batch.token = token_;
+    db::PointColumn column{"step/total_s", {}, {}, {}, seconds};
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      column.line.push_back(line + static_cast<int64_t>(i));
+      column.step.push_back(1000 + column.line.back());
+      column.time.push_back(static_cast<double>(column.line.back()));
+    }
+    batch.append.begin_line = line;
+    batch.append.end_line = line + static_cast<int64_t>(seconds.size());
+    batch.append.begin_position = 10 * batch.append.begin_line;
+    batch.append.end_position = 10 * batch.append.end_line;
+    batch.steps = StepsOf(column.step, column.value);
+    batch.append.columns.push_back(std::move(column));
+    Report(std::move(batch));
+  }
+  // Reports the end of the attempt, whose finish event is this line of rank 0.
+  void Finish(int64_t line) {
+    ParsedBatch batch;
+    batch.token = token_;
+    batch.append.begin_line = line;
+    batch.append.end_line = line + 1;
+    batch.append.begin_position = 10 * line;
+    batch.append.end_position = 10 * (line + 1);
+    batch.append.finished = true;
+    batch.finish_metrics.emplace();
+    Report(std::move(batch));
+    v1::SynchronizeRequest request;
+    request.set_node("n");
+    request.set_instance("life");
+    *request.add_attempts() = World::Ended(token_);
+    coordinator_->Synchronize(job_, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+    Steps();
+  }
+  void Report(ParsedBatch batch) {
+    std::vector<ParsedBatch> batches;
+    batches.push_back(std::move(batch));
+    coordinator_->Report(job_, std::move(batches),
+                         [](absl::StatusOr<std::vector<v1::ReportEventsResponse::Stream>>) {});
+    Steps();
+  }
+  // Makes a commit of the study fail, so that the coordinator reloads the study.
+  void FailACommit() {
+    store_->full = true;
+    coordinator_->SetPriority(1, 7, [](const absl::Status& status) { EXPECT_FALSE(status.ok()); });
+    Steps();
+    store_->full = false;
+    Pass(absl::Seconds(2));
+  }
   db::RunRow Run() { return *store_->GetRun(1); }
   size_t Points() {
     size_t points = 0;
@@ -259,6 +315,70 @@ TEST_F(Stepped, ARestartKeepsTheCauseOfTheEnd) {
   EXPECT_EQ(attempts->at(0).state, db::AttemptState::kFailed);
   EXPECT_EQ(attempts->at(0).cause, db::Cause::kNodeFail);
   EXPECT_THAT(attempts->at(0).message, HasSubstr("node-0 failed; events may be missing"));
+}
+
+// The coordinator restarts while the cancelled job is ending. The scheduler of the new process does not know the
+// cancel.
+TEST_F(Stepped, ARestartKeepsTheReasonOfACancel) {
+  Begin();
+  Pass(absl::Seconds(65));
+  const size_t cancels = scheduler_.cancels;
+  ASSERT_GT(cancels, 0u);
+  Restart();
+  Pass(absl::Seconds(10));
+  EXPECT_GT(scheduler_.cancels, cancels) << "the earlier process may have ended before it cancelled the job";
+  scheduler_.state = JobStatus::State::kCancelled;
+  scheduler_.from_outside = true;
+  Pass(absl::Seconds(20));
+  ASSERT_THAT(reader_.requests, SizeIs(1));
+  reader_.AnswerNothing();
+  Steps();
+  const auto attempts = store_->ListAttempts(1);
+  ASSERT_TRUE(attempts.ok()) << attempts.status();
+  EXPECT_EQ(attempts->at(0).cause, db::Cause::kWorkerLost);
+  EXPECT_THAT(attempts->at(0).message, HasSubstr("was silent"));
+}
+
+TEST_F(Stepped, ACancelOfAFailedCommitIsNotLost) {
+  Begin();
+  Pass(absl::Seconds(55));
+  store_->full = true;
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(scheduler_.cancels, 0u);
+  store_->full = false;
+  Pass(absl::Seconds(20));
+  EXPECT_GT(scheduler_.cancels, 0u);
+}
+
+TEST_F(Stepped, ThroughputFromStepsIncludesThoseBeforeARestart) {
+  v1::StudySpec spec = World::Spec({1});
+  auto& fixed = *spec.mutable_fixed()->mutable_fields();
+  fixed["engine"].set_string_value("custom");
+  fixed["command"].mutable_list_value()->add_values()->set_string_value("true");
+  Begin(spec);
+  ReportSteps(0, {0.5, 0.5, 0.5});
+  Restart();
+  Synchronize();
+  ReportSteps(3, {4, 4});
+  FailACommit();
+  Finish(5);
+  ASSERT_EQ(Run().state, db::RunState::kSucceeded) << Run().message;
+  const auto summary = store_->GetSummary(1);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_NEAR(summary->throughput.value_or(0), 64 / 0.5, 2);
+  EXPECT_EQ(Run().message, "");
+}
+
+// The median of the remaining steps could contradict the throughput that the engine reports.
+TEST_F(Stepped, ARestartForgetsTheStepsOfOtherEngines) {
+  Begin();
+  ReportSteps(0, {0.5, 0.5, 0.5});
+  Restart();
+  Synchronize();
+  ReportSteps(3, {4, 4});
+  Finish(5);
+  ASSERT_EQ(Run().state, db::RunState::kSucceeded) << Run().message;
+  EXPECT_EQ(store_->GetSummary(1)->reported_step, std::nullopt);
 }
 
 // A time limit ends the attempt of the second run while the coordinator does not run. The first run has used

@@ -454,6 +454,84 @@ TEST(Lifecycle, ASuspendedJobIsNotCancelledForSilence) {
   EXPECT_TRUE(w.Cancelled(w.job));
 }
 
+// A study of two runs, the first of which is executed and then cancelled.
+struct OneOfTwoCancelled : World {
+  OneOfTwoCancelled() {
+    id = Submit(Spec({1}, 2));
+    job = AskedFor();
+    Job(job, JobState::kRunning);
+    token = Sync(job).attempts(0).token();
+    Sync(job, {Running(token)});
+    EXPECT_TRUE(lifecycle.CancelRun(id, study(id).runs[0].id, now, fx).ok());
+  }
+  int64_t id;
+  std::string job, token;
+};
+
+TEST(Lifecycle, ACancelledRunOfASuspendedJobLeavesTheAllocationToTheOthers) {
+  OneOfTwoCancelled w;
+  JobStatus suspended{w.job, "job-1", JobState::kRunning, "it is suspended"};
+  suspended.suspended = true;
+  for (int poll = 0; poll < 10; ++poll) {
+    w.After(20);
+    w.lifecycle.JobsPolled({suspended}, w.now, w.now, w.fx);
+  }
+  w.After(20);
+  w.Job(w.job, JobState::kRunning);  // its worker continues, and has not reported yet
+  w.After(5);
+  EXPECT_FALSE(w.Cancelled(w.job));
+  EXPECT_TRUE(w.Sync(w.job, {World::Running(w.token)}).attempts(0).stop());
+  w.After(15);
+  EXPECT_FALSE(w.Cancelled(w.job));
+  auto ended = World::Ended(w.token, 143);
+  ended.set_stopped(true);
+  const auto next = w.Sync(w.job, {ended});
+  EXPECT_EQ(w.run_state(w.id, 0), db::RunState::kCancelled);
+  ASSERT_EQ(next.attempts_size(), 1);
+  EXPECT_NE(next.attempts(0).token(), w.token);
+}
+
+TEST(Lifecycle, ASuspensionAfterTheStopWasSentDoesNotCount) {
+  OneOfTwoCancelled w;
+  w.Sync(w.job, {World::Running(w.token)});
+  w.After(1);
+  JobStatus suspended{w.job, "job-1", JobState::kRunning, "it is suspended"};
+  suspended.suspended = true;
+  w.lifecycle.JobsPolled({suspended}, w.now, w.now, w.fx);
+  w.After(29);
+  w.Sync(w.job, {World::Running(w.token)});  // the job has continued before the next poll
+  w.Job(w.job, JobState::kRunning);
+  w.After(15);
+  EXPECT_FALSE(w.Cancelled(w.job));
+}
+
+TEST(Lifecycle, TheTimeoutOfAStopDoesNotCountTheTimeWithoutReports) {
+  OneOfTwoCancelled w;
+  w.After(25);
+  EXPECT_FALSE(w.Cancelled(w.job));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(w.Sync(w.job, {World::Running(w.token)}).attempts(0).stop());
+    w.After(15);
+    EXPECT_FALSE(w.Cancelled(w.job));
+  }
+  w.Sync(w.job, {World::Running(w.token)});
+  w.After(1);
+  EXPECT_TRUE(w.Cancelled(w.job)) << "its worker reports, and does not stop the attempt";
+  OneOfTwoCancelled silent;
+  silent.After(31);
+  EXPECT_TRUE(silent.Cancelled(silent.job));
+}
+
+TEST(Lifecycle, ACancelledStudyEndsItsSuspendedJob) {
+  OneRun w;
+  ASSERT_TRUE(w.lifecycle.CancelStudy(w.id, w.now, w.fx).ok());
+  JobStatus suspended{w.job, "job-1", JobState::kRunning, "it is suspended"};
+  suspended.suspended = true;
+  w.lifecycle.JobsPolled({suspended}, w.now, w.now, w.fx);
+  w.After(21);
+  EXPECT_TRUE(w.Cancelled(w.job));
+}
+
 TEST(Lifecycle, PerRunAllocationServesItsRunAndIsHandedBack) {
   World w;
   auto spec = World::Spec({1}, 2);

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/utf8.h"
 
 // The functions below replace those of libc in this program.
 
@@ -243,6 +244,15 @@ TEST_F(ChannelsTest, AFailureOfSendmailIsTemporaryAndHasItsMessage) {
   const absl::Status status = Deliver(Notice("mail", "ada@uni.example"));
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("status 75: queue full"));
+  // The message is cut inside a character, and is Latin-1.
+  for (const char* character : {"\\303\\251", "\\351"}) {
+    settings_.sendmail = Script(
+        absl::StrCat("i=0; while [ $i -lt 400 ]; do printf '", character, "' >&2; i=$((i+1)); done; exit 1"));
+    const std::string message(Deliver(Notice("mail", "ada@uni.example")).message());
+    EXPECT_EQ(ValidUtf8(message), message);
+    EXPECT_LE(message.size(), 300u);
+    EXPECT_GT(message.size(), 290u);
+  }
   settings_.sendmail = directory_ + "/missing";
   EXPECT_TRUE(absl::IsUnavailable(Deliver(Notice("mail", "ada@uni.example"))));
 }

@@ -199,6 +199,9 @@ TEST_F(Keeping, ANotificationThatCouldNotBeSentIsExplained) {
   stored.state = db::NoticeRow::State::kGivenUp;
   ASSERT_TRUE(db::UpdateNotice(*store_, stored).ok());
   EXPECT_THAT(Explain(), HasSubstr("a notification (webhook) could not be sent: no route to host"));
+  stored.error = "smtp: \xe2";  // the beginning of a character
+  ASSERT_TRUE(db::UpdateNotice(*store_, stored).ok());
+  EXPECT_THAT(Explain(), HasSubstr("a notification (webhook) could not be sent: smtp: ?"));
 }
 
 TEST_F(Keeping, AStudyCannotNameACommandThatTheConfigurationDoesNotHave) {
