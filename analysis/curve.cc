@@ -308,10 +308,6 @@ std::optional<CurveMaker::Baseline> CurveMaker::FindBaseline(const Group& group,
   if (target != &group) {
     if (!target->fingerprints.contains(from)) from = target->majority;
     series.add_notes(absl::StrCat("relative to ", wanted.dump()));
-    if (from != fingerprint) {
-      series.add_notes(
-          absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
-    }
   }
   int ranks = baseline_ranks_;
   if (ranks == 0) {
@@ -324,7 +320,12 @@ std::optional<CurveMaker::Baseline> CurveMaker::FindBaseline(const Group& group,
   bool without_throughput = false;
   for (const Point* point : PointsOf(*target, from)) {
     if (point->cell->ranks != ranks || point->cell->excluded) continue;
-    if (point->throughput.size() > 0) return Baseline{point, from};
+    if (point->throughput.size() > 0) {
+      if (from != fingerprint)
+        series.add_notes(
+            absl::StrCat("the baseline ran on other hardware or software (fingerprint ", from, ")"));
+      return Baseline{point, from};
+    }
     without_throughput = without_throughput || point->succeeded > 0;
   }
   series.add_notes(absl::StrCat(
@@ -409,6 +410,8 @@ void CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint, 
     places.baseline = baseline->point->index;
     places.baseline_fingerprint = baseline->fingerprint;
   }
+  const bool own_baseline = baseline.has_value() && baseline->fingerprint == fingerprint &&
+                            std::ranges::find(group.cells, baseline->point->index) != group.cells.end();
   bool single = false;
   for (const Point* point : points) {
     CurvePoint& out = *series.add_points() = MakePoint(*point, fingerprint);
@@ -428,7 +431,7 @@ void CurveMaker::MakeSeries(const Group& group, const std::string& fingerprint, 
         out.add_notes("no speedup: it shares no repeat with the base case, and no other cell connects them");
       }
     }
-    AddPointNotes(*point, common, hardware.outliers[point->place], out);
+    AddPointNotes(*point, common, own_baseline, hardware.outliers[point->place], out);
   }
   AddSeriesNotes(points, spec_.order() == scalelab::v1::StudySpec::LISTED, single, *hardware.ratios, series);
   if (Adaptive())

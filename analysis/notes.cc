@@ -104,7 +104,8 @@ void SetNoiseFloor(const std::vector<const Point*>& points, CellRatios& ratios, 
 
 }  // namespace
 
-void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& outliers, CurvePoint& out) {
+void AddPointNotes(const Point& point, int common, bool own_baseline, const std::vector<Outlier>& outliers,
+                   CurvePoint& out) {
   AddRefused(point, out);
   if (point.retried > 0)
     out.add_notes(
@@ -125,7 +126,7 @@ void AddPointNotes(const Point& point, int common, const std::vector<Outlier>& o
   AddNodes(point, out);
   AddClaims(point, out);
   AddOutliers(point, outliers, out);
-  if (out.efficiency().has_low() && out.efficiency().low() > 1)
+  if (own_baseline && out.efficiency().has_low() && out.efficiency().low() > 1)
     out.add_notes(
         "efficiency above 1: the smaller world size may lack memory or cache, or the base case is disturbed");
   const int n = static_cast<int>(point.throughput.size());

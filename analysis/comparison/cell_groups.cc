@@ -102,6 +102,8 @@ void Reader::Read(const StudyRows& study, int block) {
     std::string text;
     if (!google::protobuf::util::MessageToJsonString(study.parameters.Key(i), &text).ok()) continue;
     json key = json::parse(text, nullptr, false);
+    // The world size is an axis only if it varies.
+    if (axis_ == "ranks" && key.is_object() && !key.contains("ranks")) key["ranks"] = study.cells[i].ranks;
     if (key.is_object() && key.contains(axis_)) AddCell(study.cells[i], std::move(key), found->second, block);
   }
 }

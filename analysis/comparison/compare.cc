@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/comparison/compare_studies.h"
+#include "analysis/comparison/study_differences.h"
 #include "analysis/ratios.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -85,6 +87,26 @@ double NoiseFloor(const CellGroup& group, CellRatios& ratios) {
   return ratios.NoiseFloor(Median(std::move(repeats)));
 }
 
+// Returns a note for each parameter in which cells of several studies differ although GroupCells makes them one cell.
+absl::StatusOr<std::vector<std::string>> DifferencesOf(const std::vector<StudyRows>& studies,
+                                                       const std::string& axis,
+                                                       const std::function<bool()>& over) {
+  StudyReader reader;
+  for (size_t i = 0; i < studies.size(); ++i) {
+    if (over()) return absl::CancelledError("nobody waits for the comparison");
+    reader.Read(studies[i], i);
+  }
+  std::map<std::tuple<std::string, int, std::string>, std::vector<const StudyCell*>> combined;
+  for (const StudyCell& cell : reader.cells) {
+    if (!cell.key.contains(axis)) continue;
+    for (const std::string& fingerprint : cell.fingerprints)
+      combined[{cell.key.dump(), cell.ranks, fingerprint}].push_back(&cell);
+  }
+  StudyDifferences differences;
+  for (const auto& [key, cells] : combined) differences.Add(cells);
+  return differences.Notes(studies);
+}
+
 }  // namespace
 
 absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vector<StudyRows>& studies,
@@ -123,9 +145,13 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
     response.add_notes(
         absl::StrCat("nothing to compare: no two values of axis ", axis,
                      " have results at equal values of the other axes and on the same hardware"));
-  if (studies.size() > 1)
+  if (studies.size() > 1) {
+    auto differences = DifferencesOf(studies, axis, over);
+    if (!differences.ok()) return differences.status();
+    for (std::string& note : *differences) response.add_notes(std::move(note));
     response.add_notes(
         "each study is one day: intervals include the difference between days, not the noise within one");
+  }
   return response;
 }
 

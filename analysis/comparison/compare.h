@@ -42,7 +42,8 @@ scalelab::v1::ComparedPair::Verdict VerdictOf(const scalelab::v1::ComparedPair& 
 //
 // If there are several studies, each is one block, because machines change more from day to day than the
 // noise within a day. Cells that several studies have in common make the other cells comparable. The noise of
-// the comparison is the variation between these common cells.
+// the comparison is the variation between these common cells. A note lists every parameter in which they differ
+// between the studies, because the comparison combines their results.
 //
 // Returns INVALID_ARGUMENT if more than 100 values would be compared with each other, and CANCELLED soon after `over` returns
 // true.

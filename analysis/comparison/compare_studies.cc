@@ -6,15 +6,13 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/comparison/compare.h"
+#include "analysis/comparison/study_differences.h"
 #include "analysis/ratios.h"
 #include "analysis/statistics.h"
-#include "catalog/metric_ranges.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace scalelab::analysis {
@@ -24,88 +22,12 @@ using nlohmann::json;
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
 
-constexpr size_t kMostDifferences = 20, kMostListed = 4;
-
-// A cell of one study with its results.
-struct StudyCell {
-  size_t study = 0;
-  int ranks = 0;
-  json values;  // of all parameters, flat: also "params.dropout"
-  std::vector<double> throughput;
-  std::set<std::string> fingerprints;
-};
-
 // The cells that are compared with each other.
 struct StudyGroup {
   json key;
   int ranks = 0;
   std::vector<const StudyCell*> cells;  // in the order of the studies
 };
-
-// Replaces the strings as which the JSON of protobuf has 64-bit numbers. A Struct, as the key of a cell, has numbers.
-void SetNumbers(const google::protobuf::Descriptor& type, json& flat) {
-  for (int i = 0; i < type.field_count(); ++i) {
-    if (type.field(i)->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_INT64) continue;
-    const auto found = flat.find(type.field(i)->name());
-    int64_t number = 0;
-    if (found != flat.end() && found->is_string() &&
-        absl::SimpleAtoi(found->get_ref<const std::string&>(), &number))
-      *found = number;
-  }
-}
-
-json ToFlat(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return json::object();
-  json flat = json::parse(text, nullptr, false);
-  SetNumbers(*message.GetDescriptor(), flat);
-  const auto own = flat.find("params");
-  if (own == flat.end() || !own->is_object()) return flat;
-  const json params = std::move(*own);
-  flat.erase(own);
-  for (const auto& [name, value] : params.items()) flat[absl::StrCat("params.", name)] = value;
-  return flat;
-}
-
-std::string ToText(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
-class StudyReader {
- public:
-  void Read(const StudyRows& study, size_t number);
-
-  std::vector<StudyCell> cells;
-  std::set<std::string> axes;  // axes of any study, without ranks
-};
-
-void StudyReader::Read(const StudyRows& study, size_t number) {
-  static const MetricRange& range = RangeOf("run/throughput");
-  std::unordered_map<int64_t, std::vector<const db::CurveRow*>> rows;
-  for (const db::CurveRow& row : study.rows) {
-    if (row.state == db::RunState::kSucceeded && row.repeat >= 0 && row.throughput.has_value() &&
-        range.Contains(*row.throughput))
-      rows[row.cell_id].push_back(&row);
-  }
-  for (size_t i = 0; i < study.cells.size(); ++i) {
-    const auto found = rows.find(study.cells[i].id);
-    const scalelab::v1::RunSpec spec = study.parameters.SpecWithoutCommand(i);
-    if (found == rows.end() || spec.communication_baseline()) continue;
-    StudyCell cell{number, study.cells[i].ranks, ToFlat(spec), {}, {}};
-    const json key = ToFlat(study.parameters.Key(i));
-    for (const auto& [axis, value] : key.items()) {
-      cell.values[axis] = value;
-      if (axis != "ranks") axes.insert(axis);
-    }
-    cell.values.erase("seed");
-    for (const db::CurveRow* row : found->second) {
-      cell.throughput.push_back(*row->throughput);
-      cell.fingerprints.insert(row->fingerprint);
-    }
-    cells.push_back(std::move(cell));
-  }
-}
 
 // Returns the axes with at least two values in a study, in which its cells differ.
 std::vector<std::string> SeparatingAxes(const StudyReader& reader) {
@@ -203,44 +125,6 @@ ComparedPair ComparePair(const StudyCell& a, const StudyCell& b, size_t candidat
   return pair;
 }
 
-// Collects the values of the parameters in which compared cells differ.
-class StudyDifferences {
- public:
-  void Add(const StudyCell& a, const StudyCell& b) {
-    for (const auto& [name, value] : a.values.items())
-      Compare(name, value, b.values.value(name, json()), a, b);
-    for (const auto& [name, value] : b.values.items()) {
-      if (!a.values.contains(name)) Compare(name, json(), value, a, b);
-    }
-  }
-  std::vector<std::string> Notes(const std::vector<StudyRows>& studies) const {
-    std::vector<std::string> notes;
-    for (const auto& [name, of_study] : values_) {
-      std::vector<std::string> parts;
-      for (const auto& [study, values] : of_study) {
-        std::vector<std::string> listed(values.begin(), values.end());
-        if (listed.size() > kMostListed) {
-          listed.resize(kMostListed);
-          listed.emplace_back("...");
-        }
-        parts.push_back(absl::StrCat(absl::StrJoin(listed, ", "), " (", studies[study].name, ")"));
-      }
-      notes.push_back(absl::StrCat("the studies differ in ", name, ": ", absl::StrJoin(parts, ", ")));
-      if (notes.size() == kMostDifferences) break;
-    }
-    return notes;
-  }
-
- private:
-  void Compare(const std::string& name, const json& a, const json& b, const StudyCell& of_a,
-               const StudyCell& of_b) {
-    if (a == b) return;
-    values_[name][of_a.study].insert(ToText(a));
-    values_[name][of_b.study].insert(ToText(b));
-  }
-  std::map<std::string, std::map<size_t, std::set<std::string>>> values_;  // by parameter and study
-};
-
 // Sets the fingerprint if all cells have the same, else adds a note.
 void AddMachines(const StudyGroup& group, const std::vector<StudyRows>& studies, ComparedGroup& out) {
   std::set<std::string> all;
@@ -274,13 +158,13 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareWholeStudies(const std
     (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), out.mutable_key());
     out.set_ranks(group.ranks);
     AddMachines(group, studies, out);
+    differences.Add(group.cells);
     for (size_t i = 0; i < group.cells.size(); ++i) {
       for (size_t j = i + 1; j < group.cells.size(); ++j) {
         if (over()) return absl::CancelledError("nobody waits for the comparison");
         const StudyCell &a = *group.cells[i], &b = *group.cells[j];
         ComparedPair& pair = *out.add_pairs();
         pair = ComparePair(a, b, group.cells.size(), equivalent, studies, critical);
-        differences.Add(a, b);
         if (!pair.effect().has_low())
           out.add_notes(absl::StrCat(pair.first(), " and ", pair.second(),
                                      ": no interval without at least two different repeats of both"));

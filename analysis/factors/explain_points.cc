@@ -138,9 +138,11 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
     const CurvePlaces::Series& places = input.places.series[s];
     StepCell base;
     TimeToTarget base_time;
+    int base_batch = 0;
     if (places.baseline.has_value()) {
       const auto repeats = finder.Succeeded(*places.baseline, places.baseline_fingerprint);
       base = CellOf(input.cells[*places.baseline], repeats);
+      base_batch = input.cells[*places.baseline].global_batch;
       if (with_targets) base_time = TimeOf(repeats);
     }
     for (int p = 0; p < series.points_size(); ++p) {
@@ -161,7 +163,7 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
                               point.has_throughput() ? &point.throughput() : nullptr, critical);
       if (!point.has_time_to_target()) continue;
       *point.mutable_time_to_target() = TimeOf(repeats);
-      CompareConvergence(base_time, *point.mutable_time_to_target());
+      CompareConvergence(base_time, base_batch, cell.global_batch, *point.mutable_time_to_target());
       if (input.reference == nullptr) continue;
       CompareWithReference(*input.reference,
                            ReferenceTaskOf(input.parameters.SpecWithoutCommand(places.cells[p])),

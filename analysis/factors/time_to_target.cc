@@ -60,11 +60,12 @@ scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& rep
   return result;
 }
 
-void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::TimeToTarget& point) {
+void CompareConvergence(const scalelab::v1::TimeToTarget& base, int base_batch, int batch,
+                        scalelab::v1::TimeToTarget& point) {
   if (!base.has_samples() || !point.has_samples()) return;
   const double ratio = point.samples() / base.samples();
   point.set_samples_ratio(ratio);
-  if (ratio >= kSuspicious) return;
+  if (ratio >= kSuspicious || batch < base_batch) return;
   point.set_note(
       absl::StrFormat("the target is reached with %.2g times the samples of the base case; a larger batch "
                       "cannot converge faster, so the two do not train alike",

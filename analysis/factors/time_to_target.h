@@ -21,7 +21,9 @@ scalelab::v1::TimeToTarget MakeTimeToTarget(const std::vector<TargetRepeat>& rep
 // others. Returns nothing if there are fewer than 3 values, or if more than one is absent.
 std::vector<double> WithoutExtremes(const std::vector<std::optional<double>>& values);
 
-// Compares the convergence with that of the base case, whose samples must be known for a result.
-void CompareConvergence(const scalelab::v1::TimeToTarget& base, scalelab::v1::TimeToTarget& point);
+// Compares the convergence with that of the base case, whose samples must be known for a result. A note marks a point
+// that needs fewer samples although its global batch is not smaller. A smaller batch may need fewer samples.
+void CompareConvergence(const scalelab::v1::TimeToTarget& base, int base_batch, int batch,
+                        scalelab::v1::TimeToTarget& point);
 
 }  // namespace scalelab::analysis

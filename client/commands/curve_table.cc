@@ -25,11 +25,15 @@ using In = Column::In;
 
 std::string Ratio(double value) { return absl::StrFormat("%.2f", value); }
 
-// Returns for example "812.4 ± 3.1". The margin is half the width of the interval, which is symmetric for
-// means; it has as many decimals as the mean.
+// Returns for example "812.4 ± 3.1". The margin is half the width of the interval; it has as many decimals as the
+// mean. The interval of a mean is symmetric, except if it ends at a limit of the values. Such an interval is written
+// with both ends.
 std::string WithMargin(const Estimate& e) {
   const std::string mean = Short(e.mean());
   if (!e.has_low() || !e.has_high()) return mean;
+  constexpr double kRounding = 1e-6;
+  if (std::abs((e.low() + e.high()) / 2 - e.mean()) > kRounding * (e.high() - e.low()))
+    return WithInterval(e, Short);
   const size_t point = mean.find('.');
   const size_t decimals = point == std::string::npos ? 0 : mean.size() - point - 1;
   return absl::StrFormat("%s ± %.*f", mean, static_cast<int>(decimals), (e.high() - e.low()) / 2);

@@ -13,7 +13,9 @@ using db::Cause;
 using db::RunState;
 using scalelab::v1::CurvePoint;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kDdp[] = R"({"engine":"native/ddp"})";
 constexpr char kHorovod[] = R"({"engine":"native/horovod"})";
@@ -146,6 +148,26 @@ TEST(Curve, ABaselineOfAnotherEngineServesEverySeries) {
   EXPECT_DOUBLE_EQ(curve.series(1).points(1).efficiency().mean(), 0.75);
   EXPECT_THAT(curve.series(1).notes(), Contains(HasSubstr("native/ddp")));
   EXPECT_EQ(curve.series(0).points(0).speedup().high(), 1);
+}
+
+TEST(Curve, ABaselineOfAnotherEngineWithoutResultsHasNoHardware) {
+  for (const RunState state : {RunState::kFailed, RunState::kQueued}) {
+    Results results(R"({"baseline":{"engine":"native/ddp","ranks":1}})");
+    results.Cell(1, kDdp).Other(state).Cell(1, kHorovod).Ok({80, 80});
+    const auto curve = results.Curve();
+    EXPECT_FALSE(curve.series(1).points(0).has_speedup());
+    EXPECT_THAT(curve.series(1).notes(), Contains(HasSubstr("baseline of 1 rank has no results")));
+    EXPECT_THAT(curve.series(1).notes(), Each(Not(HasSubstr("other hardware"))));
+  }
+}
+
+TEST(Curve, ABaselineOfOtherHardwareIsNamed) {
+  Results results(R"({"baseline":{"engine":"native/ddp","ranks":1}})");
+  results.Cell(1, kDdp).Ok({100, 100}, "v100").Cell(1, kHorovod).Ok({80, 80});
+  const auto curve = results.Curve();
+  EXPECT_TRUE(curve.series(1).points(0).has_speedup());
+  EXPECT_THAT(curve.series(1).notes(),
+              Contains("the baseline ran on other hardware or software (fingerprint v100)"));
 }
 
 TEST(Curve, ABaselineNamesOnlyItsOwnAxesAndLeavesTheOthers) {

@@ -36,6 +36,12 @@ class Results {
     next_repeat_ = 0;
     return *this;
   }
+  // Adds a cell of a study whose number of ranks is fixed, so that it is no axis.
+  Results& FixedRanks(int ranks, const std::string& key = "{}") {
+    Cell(ranks, key);
+    parameters_.back().key.mutable_fields()->erase("ranks");
+    return *this;
+  }
   // Adds a cell with the specification of a study that measures communication. `more`: further fields of
   // RunSpec, for example ", \"precision\": \"fp32\"".
   Results& Engine(const std::string& engine, int ranks, const std::string& more = "") {
@@ -53,6 +59,11 @@ class Results {
     std::vector<double> throughputs;
     for (double s : seconds) throughputs.push_back(cells_.back().global_batch / s);
     return Ok(throughputs, fingerprint);
+  }
+  // Sets the global batch of the last cell.
+  Results& GlobalBatch(int samples) {
+    cells_.back().global_batch = samples;
+    return *this;
   }
   Results& Excluded() {
     cells_.back().excluded = true;

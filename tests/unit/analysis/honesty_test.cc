@@ -174,6 +174,16 @@ TEST(Honesty, AnEfficiencyAboveOneIsNamed) {
   EXPECT_THAT(usual.Curve().series(0).points(1).notes(), IsEmpty());
 }
 
+TEST(Honesty, AnEfficiencyAboveOneIsUsualRelativeToAnotherEngine) {
+  Results results(R"({"baseline":{"engine":"a","ranks":1}})");
+  results.Cell(1, R"({"engine":"a"})").Ok({100, 101, 100}).Cell(2, R"({"engine":"a"})").Ok({230, 231, 229});
+  results.Cell(1, R"({"engine":"b"})").Ok({150, 151, 150});
+  const auto curve = results.Curve();
+  EXPECT_THAT(curve.series(0).points(1).notes(), Contains(HasSubstr("efficiency above 1")));
+  EXPECT_GT(curve.series(1).points(0).efficiency().low(), 1);
+  EXPECT_THAT(curve.series(1).points(0).notes(), IsEmpty());
+}
+
 TEST(Honesty, ListedOrderMarksTheSpeedups) {
   Results listed(R"({"order":"LISTED"})"), randomised;
   for (Results* results : {&listed, &randomised}) results->Cell(1).Ok({100, 101}).Cell(2).Ok({190, 191});

@@ -90,7 +90,7 @@ json Target(int repeats, double deviation, uint64_t seed) {
   const std::vector<TargetRepeat> of_point = draw.Repeats(repeats, Needed(batch) * draw.Uniform(0.7, 1.3));
   const v1::TimeToTarget base = MakeTimeToTarget(of_base);
   v1::TimeToTarget point = MakeTimeToTarget(of_point);
-  CompareConvergence(base, point);
+  CompareConvergence(base, 128, batch, point);
   CompareWithReference({"studies/9", {{task, reference}}}, task, batch, point);
   json out{{"base", {{"repeats", Describe(of_base)}, {"time", Describe(base)}}},
            {"point", {{"repeats", Describe(of_point)}, {"time", Describe(point)}}},

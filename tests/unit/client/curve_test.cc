@@ -174,6 +174,13 @@ class CurveCommand : public ClientTest {
     Start();
     server_.curve = SampleCurve();
   }
+  // Adds study 7 and returns its specification.
+  scalelab::v1::StudySpec& AddStudyWithGpus(int gpus_per_rank) {
+    server_.studies.push_back(MakeStudy(7, "resnet20-strong", scalelab::v1::Study::SUCCEEDED, 0, 0, 20));
+    scalelab::v1::StudySpec& spec = *server_.studies.back().mutable_spec();
+    spec.mutable_resources()->set_gpus_per_rank(gpus_per_rank);
+    return spec;
+  }
 };
 
 TEST_F(CurveCommand, SvgLooksAsItDid) { ExpectDocumented("example-curve.svg", SvgPlot(SampleCurve())); }
@@ -371,6 +378,17 @@ TEST_F(CurveCommand, ComparesEngines) {
   }
 }
 
+TEST_F(CurveCommand, AnIntervalThatEndsAtZeroIsShownWithBothEnds) {
+  auto* throughput = server_.curve.mutable_series(0)->mutable_points(0)->mutable_throughput();
+  throughput->set_mean(125);
+  throughput->set_low(0);
+  throughput->set_high(442.66);
+  SetEstimate(server_.curve.mutable_series(0)->mutable_points(1)->mutable_throughput(), 99.9, 0.3);
+  const std::string table = Run({"curve", "7", "--no-plot"}).out;
+  EXPECT_THAT(table, AllOf(HasSubstr("125.0 [0, 442.7]"), HasSubstr("99.90 ± 0.30")));
+  EXPECT_THAT(table, Not(HasSubstr("125.0 ±")));
+}
+
 TEST_F(CurveCommand, AdvisesOnWorldSizes) {
   server_.advice.set_study("studies/7");
   auto* advice = server_.advice.add_advice();
@@ -383,6 +401,7 @@ TEST_F(CurveCommand, AdvisesOnWorldSizes) {
   SetEstimate(size->mutable_hours(), 5.5, 0.1);
   SetEstimate(size->mutable_cost(), 22, 0.4);
   SetEstimate(size->mutable_gain(), 0.8, 0.05);
+  AddStudyWithGpus(1);
   const Outcome advised = Run(
       {"advise", "7", "--min-gain", "40%", "--price", "2.5/gpu-hour", "--deadline", "12h", "--epochs", "90"});
   EXPECT_THAT(advised, Exits(ExitCode::kOk));
@@ -394,6 +413,35 @@ TEST_F(CurveCommand, AdvisesOnWorldSizes) {
   EXPECT_DOUBLE_EQ(server_.advice_asked.epochs(), 90);
   EXPECT_THAT(Run({"advise", "7", "--price", "cheap"}).err, HasSubstr("--price cheap is not a price"));
   EXPECT_THAT(Run({"advise", "7", "--deadline", "soon"}).err, HasSubstr("--deadline soon is not a time"));
+}
+
+TEST_F(CurveCommand, ThePriceOfAGpuHourIsMultipliedByTheGpusOfARank) {
+  scalelab::v1::StudySpec& spec = AddStudyWithGpus(4);
+  const auto price = [this](const std::string& text) {
+    EXPECT_THAT(Run({"advise", "last", "--price", text}), Exits(ExitCode::kOk));
+    return server_.advice_asked.rank_hour_price();
+  };
+  EXPECT_DOUBLE_EQ(price("2.5/gpu-hour"), 10);
+  EXPECT_EQ(server_.advice_asked.study(), "studies/7");
+  EXPECT_DOUBLE_EQ(price("2.5/rank-hour"), 2.5);
+  EXPECT_DOUBLE_EQ(price("2.5"), 2.5);
+  spec.mutable_resources()->clear_gpus_per_rank();
+  auto& fixed = (*spec.mutable_fixed()->mutable_fields())["gpus_per_rank"];
+  fixed.set_number_value(2);
+  EXPECT_DOUBLE_EQ(price("2.5/gpu-hour"), 5);
+  fixed.set_number_value(0);
+  const Outcome none = Run({"advise", "7", "--price", "2.5/gpu-hour"});
+  EXPECT_THAT(none, Exits(ExitCode::kUsage));
+  EXPECT_THAT(none.err, HasSubstr("have no GPUs (gpus_per_rank: 0); use /rank-hour"));
+  spec.clear_fixed();
+  for (const bool zipped : {false, true}) {
+    spec.clear_matrix();
+    auto* axis = zipped ? spec.add_zip()->add_axes() : spec.add_matrix();
+    axis->set_key("gpus_per_rank");
+    for (const double gpus : {1.0, 2.0}) axis->add_values()->set_number_value(gpus);
+    EXPECT_THAT(Run({"advise", "7", "--price", "2.5/gpu-hour"}).err,
+                HasSubstr("different numbers of GPUs (gpus_per_rank: 1, 2); use /rank-hour"));
+  }
 }
 
 TEST_F(CurveCommand, ShowsHowManyRunsRanAtTheSameTime) {

@@ -259,6 +259,18 @@ TEST(Advise, OneWorldSizeLeavesNothingToChoose) {
   EXPECT_THAT(results.Advise({})[0].text(), HasSubstr("nothing to choose"));
 }
 
+TEST(Advise, FixedRanksLeaveNothingToChoose) {
+  Results results;
+  results.FixedRanks(4, R"({"engine":"a"})").Ok({100, 101}).FixedRanks(4, R"({"engine":"b"})").Ok({90, 91});
+  const auto advice = results.Advise({});
+  ASSERT_EQ(advice.size(), 2u);
+  for (const v1::Advice& of_engine : advice) {
+    ASSERT_EQ(of_engine.sizes_size(), 1);
+    EXPECT_EQ(of_engine.sizes(0).ranks(), 4);
+    EXPECT_EQ(of_engine.text(), "Only one world size has results, so there is nothing to choose.");
+  }
+}
+
 TEST(Advise, OnSimulatedTruthsIsRightOrUndecided) {
   for (const Truth& truth : AdviceTruths()) {
     const Decisions decisions = AdviceDecisions(truth, 200, 21);

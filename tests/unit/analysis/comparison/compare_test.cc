@@ -14,6 +14,7 @@ namespace {
 using scalelab::v1::ComparedPair;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kA[] = R"({"engine":"a"})", kB[] = R"({"engine":"b"})", kC[] = R"({"engine":"c"})";
 
@@ -141,6 +142,35 @@ TEST(Compare, CellsThatBothStudiesHaveConnectTheirDays) {
   ASSERT_TRUE(found->effect().has_low());
   EXPECT_LT(found->effect().low(), found->effect().mean() - 0.01) << "wider than the noise within a day";
   EXPECT_THAT(response.notes(), Contains(HasSubstr("difference between days")));
+}
+
+TEST(Compare, ParametersInWhichCombinedCellsDifferAreNamed) {
+  const auto study = [](const std::string& model, const std::string& fingerprint = "a100") {
+    const std::string more = ",\"precision\":\"fp32\",\"seed\":\"1\",\"model\":\"" + model + "\"";
+    Results results;
+    results.Engine("a", 1, more).Ok({100, 101}, fingerprint).Engine("b", 1, more).Ok({80, 81}, fingerprint);
+    return results;
+  };
+  const Results small = study("resnet20"), large = study("resnet50"), other = study("vgg16", "v100");
+  const auto two = Results::Compare({&small, &large}, "engine", 0);
+  EXPECT_THAT(two.notes(), Contains("the studies differ in model: resnet20 (study 1), resnet50 (study 2)"));
+  EXPECT_THAT(two.notes(), Not(Contains(HasSubstr("differ in precision"))));
+  const auto three = Results::Compare({&small, &small, &large}, "engine", 0);
+  EXPECT_THAT(
+      three.notes(),
+      Contains("the studies differ in model: resnet20 (study 1), resnet20 (study 2), resnet50 (study 3)"));
+  EXPECT_THAT(Results::Compare({&small, &small}, "engine", 0).notes(), Not(Contains(HasSubstr("differ in"))));
+  EXPECT_THAT(Results::Compare({&small, &other}, "engine", 0).notes(), Not(Contains(HasSubstr("differ in"))))
+      << "results on different hardware are not combined";
+}
+
+TEST(Compare, ParametersOfCellsThatAreNotCombinedMayDiffer) {
+  Results small, large;
+  small.Engine("a", 1, R"(,"model":"resnet20")").Ok({100, 101});
+  small.Engine("b", 1, R"(,"model":"resnet20")").Ok({80, 81});
+  large.Engine("a", 2, R"(,"model":"resnet50")").Ok({100, 101});
+  large.Engine("b", 2, R"(,"model":"resnet50")").Ok({80, 81});
+  EXPECT_THAT(Results::Compare({&small, &large}, "engine", 0).notes(), Not(Contains(HasSubstr("differ in"))));
 }
 
 // Engine a has 5% more throughput. The day of a study changes all of its cells, and each cell has noise of its own on

@@ -43,12 +43,44 @@ TEST(TimeToTarget, ALargerBatchThatConvergesFasterIsSuspicious) {
   auto base = MakeTimeToTarget({{1.0, 1000.0}, {1.0, 1000.0}, {1.0, 1000.0}});
   auto slower = MakeTimeToTarget({{1.0, 1200.0}, {1.0, 1200.0}, {1.0, 1200.0}});
   auto faster = MakeTimeToTarget({{1.0, 500.0}, {1.0, 500.0}, {1.0, 500.0}});
-  CompareConvergence(base, slower);
-  CompareConvergence(base, faster);
+  CompareConvergence(base, 256, 512, slower);
+  CompareConvergence(base, 256, 512, faster);
   EXPECT_DOUBLE_EQ(slower.samples_ratio(), 1.2);
   EXPECT_EQ(slower.note(), "");
   EXPECT_DOUBLE_EQ(faster.samples_ratio(), 0.5);
   EXPECT_THAT(faster.note(), HasSubstr("0.5 times the samples of the base case"));
+}
+
+TEST(TimeToTarget, ASmallerBatchMayNeedFewerSamples) {
+  const auto base = MakeTimeToTarget({{1.0, 1000.0}, {1.0, 1000.0}, {1.0, 1000.0}});
+  const auto faster = MakeTimeToTarget({{1.0, 500.0}, {1.0, 500.0}, {1.0, 500.0}});
+  auto smaller = faster, equal = faster;
+  CompareConvergence(base, 256, 128, smaller);
+  CompareConvergence(base, 256, 256, equal);
+  EXPECT_DOUBLE_EQ(smaller.samples_ratio(), 0.5);
+  EXPECT_EQ(smaller.note(), "");
+  EXPECT_DOUBLE_EQ(equal.samples_ratio(), 0.5);
+  EXPECT_THAT(equal.note(), HasSubstr("0.5 times the samples of the base case"));
+}
+
+// With weak scaling the batch grows with the ranks, so fewer ranks than the base case have a smaller batch.
+TEST(TimeToTarget, ACurveComparesTheBatchesOfThePointAndTheBaseCase) {
+  Results results(R"({"baseline":{"ranks":2}})");
+  for (const int ranks : {1, 2, 4}) {
+    results.Engine("native/ddp", ranks, ",\"target_accuracy\":0.9").GlobalBatch(128 * ranks);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      results.Ok({100}).last_row().time_to_accuracy = 10;
+      db::RunTimes times;
+      times.ranks.assign(static_cast<size_t>(ranks), {1, 0, 0});
+      times.samples_to_accuracy = ranks == 2 ? 1000 : 500;
+      results.Times(times);
+    }
+  }
+  const auto curve = results.Explained();
+  EXPECT_DOUBLE_EQ(curve.series(0).points(0).time_to_target().samples_ratio(), 0.5);
+  EXPECT_EQ(curve.series(0).points(0).time_to_target().note(), "");
+  EXPECT_DOUBLE_EQ(curve.series(0).points(2).time_to_target().samples_ratio(), 0.5);
+  EXPECT_THAT(curve.series(0).points(2).time_to_target().note(), HasSubstr("of the base case"));
 }
 
 TEST(TimeToTarget, ACurveCountsRepeatsWithATargetOnly) {
