@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/escaping.h"
@@ -112,7 +113,12 @@ absl::StatusOr<Verification> VerifyImageFolder(const std::string& dir, const Pro
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned t = 1; t < std::max(1u, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
+  try {
+    for (unsigned t = 1; t < std::max(1u, std::thread::hardware_concurrency()); ++t)
+      threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The process has reached its limit of threads. Fewer threads, or this one alone, do all the work.
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   for (auto& [index, file] : bad) result.bad.push_back(std::move(file));

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/bundle/bundle_data.h"
@@ -112,10 +112,29 @@ std::vector<std::string> RemovePartialTimes(const GetCurveResponse& computed, Ge
   return removed;
 }
 
-// Returns the columns of a CSV file. Names of columns need no quotes.
-std::vector<std::string> HeaderOf(absl::string_view csv) {
-  return absl::StrSplit(absl::StripTrailingAsciiWhitespace(csv.substr(0, csv.find('\n'))), ',');
+// Removes the first record of a CSV text (RFC 4180) and returns its fields.
+std::vector<std::string> TakeRecord(absl::string_view& csv) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  size_t i = 0;
+  for (; i < csv.size() && (quoted || csv[i] != '\n'); ++i) {
+    const char c = csv[i];
+    if (c == '"' && quoted && absl::StartsWith(csv.substr(i + 1), "\"")) {
+      fields.back().push_back(csv[++i]);
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back().push_back(c);
+    }
+  }
+  csv.remove_prefix(std::min(i + 1, csv.size()));
+  return fields;
 }
+
+// Returns the columns of a CSV file.
+std::vector<std::string> HeaderOf(absl::string_view csv) { return TakeRecord(csv); }
 
 // Returns the names of the files code-*.diff that are no difference of the program from its git commits.
 std::vector<std::string> OtherCode(const BundleReader& bundle, const GetCurveResponse& curve) {
@@ -147,11 +166,11 @@ absl::Status CopyArchive(BundleReader& bundle, const std::string& path) {
   return copy ? absl::OkStatus() : NoSpace(path);
 }
 
-// Returns the numbers of the study and of its first run. Each line of runs.csv begins with the name of a run.
+// Returns the numbers of the study and of its first run. Each record of runs.csv after its header begins with the name
+// of a run.
 FirstNumbers FirstNumbersOf(absl::string_view runs) {
-  const std::vector<absl::string_view> lines = absl::StrSplit(runs, absl::MaxSplits('\n', 2));
-  if (lines.size() < 2) return {};
-  return ParseFirstRun(lines[1].substr(0, lines[1].find(','))).value_or(FirstNumbers());
+  TakeRecord(runs);
+  return ParseFirstRun(runs.substr(0, runs.find(','))).value_or(FirstNumbers());
 }
 
 // Compares a file of the bundle with what `write` writes.

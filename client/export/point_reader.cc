@@ -1,6 +1,7 @@
 #include "client/export/point_reader.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace scalelab::client {
@@ -19,7 +20,11 @@ size_t SizeOf(const ReadPointsResponse& part) { return part.value_size() + 8; }
 
 PointReader::PointReader(Connection& server, std::vector<std::string> runs, absl::Duration timeout)
     : server_(server), runs_(std::move(runs)), timeout_(timeout) {
-  for (size_t i = 0; i < std::min(kCalls, runs_.size()); ++i) threads_.emplace_back([this] { Run(); });
+  try {
+    for (size_t i = 0; i < std::min(kCalls, runs_.size()); ++i) threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;  // otherwise, fewer threads read all runs
+  }
 }
 
 PointReader::~PointReader() {

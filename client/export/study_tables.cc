@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -183,7 +184,12 @@ absl::Status ReadRuns(Connection& server, const std::vector<std::string>& names,
     }
   };
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < std::min(kCalls, names.size()); ++i) threads.emplace_back(read);
+  try {
+    for (size_t i = 1; i < std::min(kCalls, names.size()); ++i) threads.emplace_back(read);
+  } catch (const std::system_error&) {
+    // The process has reached its limit of threads. Fewer threads, or this one alone, read all runs.
+  }
+  read();
   for (std::thread& thread : threads) thread.join();
   return failed;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "proto/json_depth.h"
 #include "server/cells/json_writer.h"
 
 namespace scalelab::server {
@@ -33,6 +34,7 @@ std::string ToFullJson(const google::protobuf::Message& message) {
 }
 
 absl::Status FromJson(const std::string& json, google::protobuf::Message* message) {
+  if (IsDeeplyNested(json)) return absl::DataLossError("values are nested too deeply");
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   const auto status = google::protobuf::util::JsonStringToMessage(json, message, options);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
+#include "proto/json_depth.h"
 #include "proto/status.h"
 #include "scalelab/v1/analysis.pb.h"
 #include "scalelab/v1/auth.pb.h"
@@ -66,6 +67,7 @@ MessagePtr NewMessage(const google::protobuf::Descriptor* type) {
 absl::StatusOr<MessagePtr> RequestOf(const WebMethod& method, const std::string& json) {
   MessagePtr request = NewMessage(method.descriptor->input_type());
   if (json.empty()) return request;
+  if (IsDeeplyNested(json)) return absl::InvalidArgumentError("the values of the body are nested too deeply");
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, request.get());
   if (parsed.ok()) return request;
   return absl::InvalidArgumentError(

@@ -101,6 +101,8 @@ class TreeBuilder : public YAML::EventHandler {
     if (parent.node->weight > kMaxYamlNodes) {
       throw YAML::ParserException(mark, absl::StrCat("more than ", WithCommas(kMaxYamlNodes), " values"));
     }
+    parent.node->depth = std::max(parent.node->depth, node->depth + 1);
+    if (parent.node->depth > kMaxYamlDepth) throw YAML::ParserException(mark, "values are nested too deeply");
     if (parent.node->kind == YamlNode::kList) {
       parent.node->items.push_back(std::move(node));
     } else if (parent.entry.has_value()) {

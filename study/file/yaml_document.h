@@ -29,12 +29,15 @@ struct YamlNode {
   std::vector<YamlPtr> items;      // of a list
   std::vector<YamlEntry> entries;  // of a mapping, in file order; keys may be duplicates
   int64_t weight = 1;              // number of nodes in this subtree, with aliases expanded
+  int depth = 1;                   // number of levels of this subtree, with aliases expanded
 };
 
 // Parses `text`, which must be UTF-8 without NUL. Returns a null node for an empty document. Returns an error
 // with its position for a syntax error, a second document, a key that is not a scalar, or more than
-// `kMaxYamlNodes` nodes after aliases are expanded (nine lines of YAML can expand to a billion nodes).
+// `kMaxYamlNodes` nodes or `kMaxYamlDepth` levels after aliases are expanded (nine lines of YAML can expand to a
+// billion nodes). Functions that visit a tree are recursive, so the depth limits their stack.
 inline constexpr int64_t kMaxYamlNodes = 500'000;
+inline constexpr int kMaxYamlDepth = 100;
 struct YamlResult {
   YamlPtr root;  // null on error
   std::string error;

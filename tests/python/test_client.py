@@ -1,6 +1,7 @@
 """scalelab.Client against real services."""
 import contextlib
 import datetime
+import json
 import math
 import os
 import socket
@@ -124,6 +125,19 @@ class ClientTest(fixture.InDirectory):
                 for column, field in [(name, "mean"), (name + "_low", "low"), (name + "_high", "high")]:
                     self.assertEqual(row[column] if not math.isnan(row[column]) else None, estimate.get(field), column)
 
+    def test_a_curve_has_the_factors_of_curve(self):
+        reference = self.study.name
+        frame = self.client.curve(self.study, reference=reference)
+        shown = self.service.json("curve", self.study.name, "--factors", "--reference", reference)
+        points = [point for series in shown["series"] for point in series["points"]]
+        self.assertEqual(list(frame["factors_missing"].fillna("")), [point.get("factors", {}).get("missing", "") for point in points])
+        for name in ("load_balance", "product"):
+            estimates = [point.get("factors", {}).get(name, {}).get("mean") for point in points]
+            self.assertEqual([None if math.isnan(value) else value for value in frame["factors_" + name]], estimates)
+        self.assertTrue(self.client.curve(self.study)["factors_load_balance"].isna().all())
+        with self.assertRaisesRegex(scalelab.ScalelabError, "99999"):
+            self.client.curve(self.study, reference="studies/99999")
+
     def test_plots_show_the_points(self):
         axes = self.client.plot_curve(self.study)
         (points,) = [line for line in axes.lines if line.get_marker() == "o"]
@@ -208,6 +222,33 @@ class ClientTest(fixture.InDirectory):
                                    "matrix": {"params": {"width": [8, 16]}, "ranks": [1]}}, "/")
         self.assertEqual(dict(spec.fixed), {"params.dropout": 0.1, "env.LEVEL": "1", "env.ON": "true"})
         self.assertEqual([axis.key for axis in spec.matrix], ["params.width", "ranks"])
+
+    def test_every_key_of_texts_has_texts(self):
+        table = json.loads((fixture.SOURCE / "worker" / "adapters" / "scalelab" / "run_parameters.json").read_text(encoding="utf-8"))
+        types = {row["name"]: row["type"] for row in table["parameters"] if row["type"] not in ("map", "string_list")}
+        for name, kind in types.items():
+            spec = study_spec.to_spec({"study": "a", "fixed": {name: 2024}, "matrix": {name: [True]}, "exclude": [{name: 1}]}, "/")
+            text = kind == "string"
+            expected = (["/2024", "/true", "/1"] if name == "data_dir" else ["2024", "true", "1"]) if text else [2024, True, 1]
+            values = [spec.fixed[name], *(getattr(value, value.WhichOneof("kind")) for value in spec.matrix[0].values),
+                      spec.exclude[0][name]]
+            self.assertEqual(values, expected, name)
+        study = self.write("study.yaml", "study: a\nfixed: {engine: custom, model: 2024, dataset: 1.10}\n")
+        self.assertEqual(dict(study_spec.to_spec(study_spec.read_file(study), "/").fixed),
+                         {"engine": "custom", "model": "2024", "dataset": "1.10"})
+
+    def test_study_files_have_a_limit_of_values_and_of_levels(self):
+        bomb = "k0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        chain = f"k0: &a0 {'[' * 40}x{']' * 40}\n"
+        for i in range(1, 10):
+            bomb += f"k{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n"
+            chain += f"k{i}: &a{i} {'[' * 40}*a{i - 1}{']' * 40}\n"
+        deep = "values are nested too deeply"
+        for text, problem in [(bomb, "more than 500,000 values"), (chain, deep), ("study: " + "[" * 100_000, deep),
+                              ("study: &a [*a]\n", "an alias refers to a node that contains it")]:
+            with self.assertRaisesRegex(scalelab.ScalelabError, f"(?s)^f.yaml: this is not valid YAML: {problem}"):
+                study_spec.parse(text, "f.yaml")
+        self.assertEqual(study_spec.parse("study: &a [[x], {y: z}]\nsame: [*a, *a]\n", "f.yaml")["same"], [[["x"], {"y": "z"}]] * 2)
 
     def test_the_section_checkpoint_becomes_keys_of_fixed(self):
         for section, keys in [

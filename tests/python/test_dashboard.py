@@ -268,6 +268,21 @@ IDEALS = """
       done(lines.map((line) => [line.textContent, line.getAttribute('d').split(/[ML]/).filter(Boolean).length > 1]));
     }).catch((error) => done(String(error)));"""
 
+# Draws points with negative values. Passes for each picture the distances of the marks from the top, and the numbers of its axis.
+NEGATIVE = """
+    const done = arguments[0];
+    import(`${location.origin}/assets/plot.mjs`).then(({linePlot}) => {
+      const pictures = [[-3, -2], [-1, 2], [0, 0]].map((values) => linePlot({title: 'Gain', xTitle: 'ranks', yTitle: 'gain',
+        series: [{name: 'one', points: values.map((y, i) => ({x: i + 1, y}))}]}));
+      done(pictures.map((picture) => [[...picture.querySelectorAll('svg.plot .mark')].map((e) => Number(e.getAttribute('cy'))),
+        [...picture.querySelectorAll('text[text-anchor=end]')].map((e) => Number(e.textContent))]));
+    }).catch((error) => done(String(error)));"""
+
+# Passes the texts of these times in seconds.
+DURATIONS = """
+    const [seconds, done] = arguments;
+    import(`${location.origin}/assets/dom.mjs`).then(({duration}) => done(seconds.map(duration))).catch((error) => done(String(error)));"""
+
 # Compares studies with 40 differences and a note on each. Passes the number of drawn differences, whether the page names the
 # number of all differences, and the number of notes.
 MANY_DIFFERENCES = """
@@ -585,6 +600,23 @@ class DashboardTest(InDirectory):
             self.assertEqual(self.browser.faults_of_texts(), [], f"{width} pixels")
             self.browser.screenshot(f"hard-pictures-{width}")
 
+    def test_pictures_show_negative_values(self) -> None:
+        self.log_in()
+        negative, both, zero = self.browser.run_async(NEGATIVE)
+        for marks, numbers in (negative, both):
+            self.assertGreater(marks[0], marks[1] + 20)  # y grows downwards
+            self.assertIn(0, numbers)
+        self.assertEqual((max(negative[1]), min(negative[1]) <= -3), (0, True))
+        self.assertEqual(zero[0][0], zero[0][1])
+        self.assertGreater(len(zero[1]), 1)
+
+    def test_durations_are_rounded_once(self) -> None:
+        self.log_in()
+        texts = {0: "0.0 s", 9.94: "9.9 s", 9.96: "10 s", 10.4: "10 s", 59.4: "59 s", 59.6: "1 min 0 s", 119.7: "2 min 0 s",
+                 3599.4: "59 min 59 s", 3599.6: "1 h 0 min", 7199: "2 h 0 min", 10_779: "3 h 0 min", 48 * 3600 - 31: "47 h 59 min",
+                 48 * 3600 - 29: "2 days", 60 * 3600: "3 days"}
+        self.assertEqual(self.browser.run_async(DURATIONS, list(texts)), list(texts.values()))
+
     def test_a_curve_shows_missing_repeats_and_notes_of_points(self) -> None:
         self.write("train.py", SECOND_ATTEMPT)
         study = self.submit(matrix={"ranks": [1], "momentum": [0.9, 0.99]}, repeats=2, retry={"max": 1, "on": ["trainer_error"]})
@@ -723,6 +755,14 @@ class DashboardTest(InDirectory):
                          "study: x\nmatix: 1\n")
         self.browser.click("button", "Check")
         self.browser.wait_text("study:2:1")
+
+    def test_a_study_is_submitted_on_a_page_without_encryption(self) -> None:
+        self.service.run("admin", "drain")
+        self.log_in()
+        self.go("#/submit", "Submit a study")
+        self.browser.run("delete Crypto.prototype.randomUUID")  # as on a page of http:// from another machine
+        self.browser.click("main button", "Submit")
+        self.browser.wait_text("6 queued")
 
     def test_a_text_that_changes_while_the_server_reads_it_is_not_submitted_in_its_old_form(self) -> None:
         self.service.run("admin", "drain")

@@ -58,6 +58,13 @@ class EventsTest(fixture.InDirectory):
                                    "run/throughput_mean": 128 / 3, "run/train_loss": 2, "run/accuracy": 0.75,
                                    "run/device_memory_bytes": 5})
 
+    def test_every_whole_number_of_the_parameters_is_a_number(self):
+        table = json.loads((fixture.SOURCE / "worker" / "adapters" / "scalelab" / "run_parameters.json").read_text(encoding="utf-8"))
+        names = [row["name"] for row in table["parameters"] if row["type"] == "int64"]
+        self.assertIn("checkpoint_every_steps", names)
+        spec = self.run_of({name: "5000000000" for name in names}).spec
+        self.assertEqual({name: spec[name] for name in names}, dict.fromkeys(names, 5_000_000_000))
+
     def test_the_time_of_an_evaluation_is_in_no_step(self):
         with self.run_of() as run:
             run.step()

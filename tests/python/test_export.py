@@ -211,6 +211,20 @@ class DiskTest(fixture.InDirectory):
         self.assertEqual(list(pandas.read_parquet(self.dir / "metrics.parquet").columns), list(expected.columns))
 
     @NEEDS_PYARROW
+    def test_an_axis_with_values_of_several_types_becomes_text_in_parquet(self):
+        self.PARTS = 0
+        table = {"params.k": ["auto", 0.5, None], "params.b": [True, 3, False], "params.n": [1, None, 0.5], "params.t": ["a", None, "b"],
+                 "params.o": [True, None, False]}
+        frame = pandas.DataFrame(table)
+        self.client.runs.return_value = self.client.curve.return_value = frame
+        export.export(self.client, 1, "parquet", self.dir)
+        expected = {**table, "params.k": ["auto", "0.5", None], "params.b": ["true", "3", "false"]}
+        for name in ("runs", "curve"):
+            written = pandas.read_parquet(self.dir / f"{name}.parquet").astype(object)
+            self.assertEqual(written.where(written.notna(), None).to_dict("list"), expected)
+        self.assertEqual(list(frame["params.b"]), [True, 3, False])
+
+    @NEEDS_PYARROW
     def test_a_write_error_of_parquet_ends_the_reading(self):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)

@@ -126,10 +126,11 @@ export function number(value, digits = 4) {
 
 export function duration(seconds) {
   if (!(seconds >= 0)) return '–';
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  const hours = Math.floor(seconds / 3600);
-  return hours < 48 ? `${hours} h ${Math.round(seconds % 3600 / 60)} min` : `${Math.round(hours / 24)} days`;
+  const tenths = Math.round(10 * seconds), whole = Math.round(seconds), minutes = Math.round(seconds / 60);
+  if (tenths < 100) return `${(tenths / 10).toFixed(1)} s`;
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return minutes < 48 * 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 1440)} days`;
 }
 
 /** A time in the zone of the browser. */

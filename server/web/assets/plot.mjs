@@ -70,7 +70,7 @@ export function linePlot({title, xTitle, yTitle, series, ideals = []}) {
   const X = (x) => left + 20 + (x1 > x0 ? (scale(x) - x0) / (x1 - x0) : 0.5) * inner;
   const highest = Math.max(...all.map(({y, high}) => Math.max(y, high ?? y)));
   const lowest = Math.min(...all.map(({y, low}) => Math.min(y, low ?? y)));
-  const steps = ticks(Math.min(0, lowest), highest * 1.02 || 1);
+  const steps = ticks(Math.min(0, lowest), highest > 0 ? highest * 1.02 : lowest < 0 ? 0 : 1);
   const [y0, y1] = [steps[0], steps[steps.length - 1]];
   const Y = (y) => height - bottom - (Math.min(Math.max(y, y0), y1) - y0) / (y1 - y0) * (height - top - bottom);
   let taken = -Infinity;  // the right end of the last label

@@ -16,6 +16,9 @@ scaling: {mode: strong, global_batch: 64}
 repeats: 3
 `;
 
+// crypto.randomUUID does not exist on pages of http:// except those of this machine.
+const randomId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+
 export async function submitPage(main, {identity, signal}) {
   document.title = 'Submit – scalelab';
   if (!identity.maySubmit) return main.replaceChildren(h('h1', null, 'Submit'), h('p', null, 'This login may only read.'));
@@ -40,7 +43,7 @@ export async function submitPage(main, {identity, signal}) {
     const read = text.value;
     const {spec} = await call('ParseStudy', {text: read}, signal);
     if (text.value !== read) throw new Error('The text has changed in the meantime. Click again to use the new text.');
-    request = {id: crypto.randomUUID(), spec, study_file: read.length > LARGEST_STORED ? '' : read};
+    request = {id: randomId(), spec, study_file: read.length > LARGEST_STORED ? '' : read};
     return request;
   }
 

@@ -181,6 +181,19 @@ TEST_F(BundleTest, AFalseResultOfARunIsFound) {
   EXPECT_THAT(verified.out, HasSubstr("runs.csv differs from the raw data in line 4"));
 }
 
+TEST_F(BundleTest, NamesOfResultsMayHaveCommasQuotesAndLineBreaks) {
+  db::WriteBatch batch = db::AFinalStudy(7, 12, 70);
+  for (const char* name : {"run/top1,5", "run/\"best\"", "run/two\nlines"})
+    batch.summaries[0].metrics[name] = 0.5;
+  Archive(batch);
+  EXPECT_THAT(RunsText(), HasSubstr("\"run/\"\"best\"\"\""));
+  EXPECT_THAT(RunsText(), AllOf(HasSubstr("\"run/top1,5\""), HasSubstr("\"run/two\nlines\"")));
+  WriteFile("b.tar", Bundle(curve_));
+  const Outcome verified = RunAsIs({"verify", dir_ + "/b.tar"});
+  EXPECT_THAT(verified, Exits(ExitCode::kOk));
+  EXPECT_THAT(verified.out, HasSubstr("12 runs and 192 points made again from the raw data"));
+}
+
 TEST_F(BundleTest, AMissingRunAndARunTooManyAreFound) {
   const std::string all = RunsText();
   const std::string fewer = all.substr(0, all.rfind('\n', all.size() - 2) + 1);

@@ -198,14 +198,18 @@ class Client:
             return frames.points(self.points(run, key=key, rank=rank, max_points=max_points))
         return frames.points(self.study_points(of, key=key, rank=rank, max_points=max_points))
 
-    def curve(self, study: StudyName = "last") -> pandas.DataFrame:
+    def curve(self, study: StudyName = "last", *, factors: bool = False, reference: StudyName | None = None) -> pandas.DataFrame:
         """Returns the scaling curve of a study, with a row for each point. The columns are the values of the axes, ranks, n,
         state, batches, and for each estimate, such as throughput, speedup and efficiency, NAME (mean), NAME_low and NAME_high
         (the 95% interval). The last columns are equal for all points of a series: listed_order is True if its runs were executed in
-        the order of the study file, and series_notes has what a reader must know about the series."""
+        the order of the study file, and series_notes has what a reader must know about the series.
+
+        With `factors`, the columns factors_... (where the time goes), gradient_noise_... and time_to_target_... have values. A
+        `reference` is a study whose runs are the reference convergence points of MLPerf for time_to_target_..., and implies
+        `factors`."""
         from scalelab import frames
 
-        return frames.curve(self.curve_message(study))
+        return frames.curve(self.curve_message(study, factors=factors, reference=reference))
 
     def plot_curve(self, study: StudyName = "last", *, what: str = "speedup", ax: Axes | None = None) -> Axes:
         """Draws the curve: `what` is speedup, efficiency, throughput or another estimate of `curve`. The notes of the series
@@ -228,9 +232,12 @@ class Client:
         requests = (run_pb2.GetRunRequest(name=run.name) for run in self._list(study))
         return [answer.run for answer in self._connection.call_all(self._connection.runs.GetRun, requests)]
 
-    def curve_message(self, study: StudyName = "last") -> Any:
-        """Returns the curve of a study as scalelab.v1.result_pb2.GetCurveResponse, with fits and notes."""
-        return self._connection.call(self._connection.results.GetCurve, result_pb2.GetCurveRequest(study=study_name(study)))
+    def curve_message(self, study: StudyName = "last", *, factors: bool = False, reference: StudyName | None = None) -> Any:
+        """Returns the curve of a study as scalelab.v1.result_pb2.GetCurveResponse, with fits and notes. For `factors` and
+        `reference` see `curve`."""
+        compared = "" if reference is None else study_name(reference)
+        request = result_pb2.GetCurveRequest(study=study_name(study), factors=factors, reference=compared)
+        return self._connection.call(self._connection.results.GetCurve, request)
 
     def points(self, run: str | int, *, key: str | None = None, rank: int | None = None, max_points: int = 0) -> Iterator[tuple[str, Any]]:
         """Returns the points of a run as pairs: the name of the run, and a scalelab.v1.result_pb2.ReadPointsResponse with the

@@ -28,6 +28,8 @@ LINE_LIMIT = 64 << 10
 MESSAGE_LIMIT = 4000
 # The start event contains the version of the first of these frameworks that the script has imported.
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
+# The parameters of a run that are 64-bit integers.
+_WHOLE_64 = ("train_samples", "max_steps", "seed", "compression_start_step", "local_start_step", "checkpoint_every_steps")
 
 Metrics = Mapping[str, Optional[SupportsFloat]]
 
@@ -284,7 +286,7 @@ def _read_spec(path: str | None) -> dict[str, Any]:
         return {}
     with open(path, encoding="utf-8") as file:
         spec: dict[str, Any] = json.load(file)
-    for key in ("max_steps", "seed", "train_samples"):
+    for key in _WHOLE_64:
         if key in spec:
             spec[key] = int(spec[key])
     return spec

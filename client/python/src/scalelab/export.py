@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import numbers
 import os
 import struct
 import time
@@ -42,7 +43,23 @@ def _parquet(client: Client, study: StudyName, directory: str) -> list[str]:
 
 def _write_frame(frame: Any, path: str) -> None:
     with _replacing(path) as part:
-        frame.to_parquet(part, index=False, engine="pyarrow")
+        _with_one_type(frame).to_parquet(part, index=False, engine="pyarrow")
+
+
+def _with_one_type(frame: Any) -> Any:
+    """Returns the frame with text in place of the values of each column that has values of several types, because a column of
+    Parquet has one type. Such a column is an axis whose values are, for example, `auto` and 0.5."""
+    mixed = {}
+    for name in frame.columns[frame.dtypes == object]:
+        values = frame[name].dropna()
+        kinds = {next((kind for kind in (bool, str, numbers.Number) if isinstance(value, kind)), type(value)) for value in values}
+        if len(kinds) > 1:
+            mixed[name] = frame[name].where(frame[name].isna(), [_text(value) for value in frame[name]])
+    return frame.assign(**mixed)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _write_points(parts: Iterator[tuple[str, Any]], path: str) -> None:

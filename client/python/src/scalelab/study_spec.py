@@ -12,7 +12,7 @@ from typing import Any, Mapping
 from google.protobuf import struct_pb2
 
 from scalelab.errors import invalid
-from scalelab.v1 import study_pb2
+from scalelab.v1 import run_spec_pb2, study_pb2
 
 StudyLike = Mapping[str, Any]
 _OWN_MAPS = ("params", "env")  # mappings whose keys the user chooses
@@ -21,6 +21,9 @@ _OWN_MAPS = ("params", "env")  # mappings whose keys the user chooses
 _LEAST = {"repeats": 1, "repeats.min": 2, "repeats.max": 2, "scaling.global_batch": 1, "scaling.batch_per_rank": 1,
           "lr.reference_batch": 1, "resources.cpus_per_rank": 1, "noise_guard.calibration_ms": 10}
 _POSITIVE = ("lr.base", "noise_guard.interval_seconds")
+# The limits of study files for a tree of values with its aliases expanded. The client in C++ has the same ones
+# (study/file/yaml_document.h).
+_MOST_VALUES, _MOST_LEVELS = 500_000, 100
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -178,7 +181,7 @@ class _Reader:
     def _value(self, value: Any, key: str) -> struct_pb2.Value:
         if value is None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
-        is_text = key == "command" or key.startswith("env.")
+        is_text = _is_text(key)
         if isinstance(value, bool) and not is_text:
             return struct_pb2.Value(bool_value=value)
         if isinstance(value, (list, tuple)):
@@ -235,6 +238,13 @@ class _Reader:
         if not seconds:
             raise invalid(f'resources.time: must be a time limit such as "00:30:00", 30m or 1800 (seconds), not {value!r}')
         return seconds
+
+
+def _is_text(key: str) -> bool:
+    """Returns whether all scalars of a key are text, as for environment variables: there 1.10 is not the number 1.1. The client in
+    C++ has the same rule (study/file/grid_reader.cc)."""
+    field = run_spec_pb2.RunSpec.DESCRIPTOR.fields_by_name.get(key)
+    return key.startswith("env.") or (field is not None and field.cpp_type == field.CPPTYPE_STRING)
 
 
 def _every(value: Any) -> tuple[str, float]:
@@ -308,6 +318,35 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers: dict[str, Any] = {}
+
+        def __init__(self, stream: Any) -> None:
+            super().__init__(stream)
+            self._open = 0  # the number of nodes that contain the current node
+            self._sizes: dict[Any, tuple[int, int]] = {}  # of each complete node: the numbers of its values and levels
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+
+            def check(good: bool, problem: str) -> None:
+                if not good:
+                    raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+
+            check(self._open < _MOST_LEVELS, "values are nested too deeply")
+            self._open += 1
+            node: Any = super().compose_node(parent, index)
+            self._open -= 1
+            if isinstance(event, yaml.AliasEvent):
+                check(node in self._sizes, "an alias refers to a node that contains it")
+                return node
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            if isinstance(node, yaml.MappingNode):
+                parts = [part for pair in parts for part in pair]
+            sizes = [self._sizes[part] for part in parts]
+            values, levels = 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
+            check(values <= _MOST_VALUES, f"more than {_MOST_VALUES:,} values")
+            check(levels <= _MOST_LEVELS, "values are nested too deeply")
+            self._sizes[node] = values, levels
+            return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen: dict[str, int] = {}

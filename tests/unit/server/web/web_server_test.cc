@@ -217,6 +217,23 @@ TEST_F(WebServerTest, AStudyFileBecomesASpecification) {
   EXPECT_THAT(wrong.json()["error"]["message"], HasSubstr("study:2:1"));
 }
 
+TEST_F(WebServerTest, DeeplyNestedValuesAreRefusedAtOnce) {
+  LogIn(NewCode());
+  const std::string deep = std::string(200'000, '[');
+  const Reply study = Api("ParseStudy", nlohmann::json{{"text", "study: web\nfixed: " + deep}}.dump());
+  EXPECT_EQ(study.status, 400);
+  EXPECT_EQ(Api("ParseStudy", deep).status, 400);
+  for (const char* before :
+       {R"({"spec": {"fixed": {"ranks": )", R"({"study_file": '"', "spec": {"fixed": {"ranks": )"}) {
+    const Reply request = Api("CreateStudy", before + deep);
+    EXPECT_EQ(request.status, 400);
+    EXPECT_THAT(request.json()["error"]["message"], HasSubstr("nested too deeply"));
+  }
+  const std::string text = "study: web  # \"'" + std::string(200, '{');
+  const Reply brackets = Api("CreateStudy", nlohmann::json{{"study_file", text}}.dump());
+  EXPECT_THAT(brackets.json()["error"]["message"], Not(HasSubstr("nested too deeply")));
+}
+
 TEST_F(WebServerTest, AStreamSendsEachStateAndItsEnd) {
   Submit();
   LogIn(NewCode());

@@ -331,6 +331,15 @@ TEST_F(StudyFileErrors, AliasBombsAndDeepNestingEndSoon) {
   EXPECT_THAT(Errors("study: &a [*a]\n"),
               HasSubstr("f.yaml:1:12: this is not valid YAML: an alias refers to a node"));
   EXPECT_THAT(Errors("study: " + std::string(100'000, '[')), HasSubstr("this is not valid YAML"));
+  // Each key has few levels of its own, and those of the key before it.
+  const auto nested = [](absl::string_view value) {
+    return absl::StrCat(std::string(40, '['), value, std::string(40, ']'));
+  };
+  std::string chain = absl::StrCat("k0: &a0 ", nested("x"), "\n");
+  for (int i = 1; i < 1000; ++i)
+    absl::StrAppend(&chain, "k", i, ": &a", i, " ", nested(absl::StrCat("*a", i - 1)), "\n");
+  EXPECT_THAT(Errors(chain), HasSubstr("this is not valid YAML: values are nested too deeply"));
+  EXPECT_THAT(Errors("study: " + nested(nested(nested("x")))), HasSubstr("values are nested too deeply"));
 }
 
 TEST_F(StudyFileErrors, AreToldAllAtOnceInFileOrder) {
