@@ -42,6 +42,10 @@ struct RunParameter {
   absl::string_view details;  // further sentences, or ""
 };
 
+// The samples of a step if nothing sets them: of all ranks in strong scaling, of each rank in weak scaling
+// and in a run that is started without a study.
+inline constexpr int kDefaultBatch = 128;
+
 // Returns all parameters in the order in which they are shown to users.
 const std::vector<RunParameter>& RunParameters();
 // Returns the parameter that a study may set under this name, or null.
@@ -71,8 +75,8 @@ std::vector<absl::string_view> ReadingEngines(const RunParameter& parameter);
 std::string EnginesText(const RunParameter& parameter);
 // Returns the shortest text that reads back as `number`; whole numbers below 2^53 without an exponent: "1000000".
 std::string ShowNumber(double number);
-// Returns the tables of parameters and engines as JSON, an object {"parameters": [...], "engines": [...]}.
-// The adapters and the tests of frameworks read it as worker/adapters/scalelab/run_parameters.json.
+// Returns the tables of parameters and engines as JSON, an object
+// {"parameters": [...], "engines": [...], "default_batch": kDefaultBatch}. The adapters and the tests of frameworks read it as worker/adapters/scalelab/run_parameters.json.
 std::string RunParametersJson();
 
 }  // namespace scalelab

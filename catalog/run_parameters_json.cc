@@ -78,7 +78,9 @@ std::string RunParametersJson() {
     row["details"] = std::string(parameter.details);
     list.push_back(std::move(row));
   }
-  return Json{{"parameters", std::move(list)}, {"engines", EnginesJson()}}.dump(1) + "\n";
+  return Json{{"parameters", std::move(list)}, {"engines", EnginesJson()}, {"default_batch", kDefaultBatch}}
+             .dump(1) +
+         "\n";
 }
 
 }  // namespace scalelab

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "catalog/device.h"
+#include "catalog/run_parameters.h"
 #include "study/measure.h"
 #include "study/rules.h"
 #include "study/sbatch_options.h"
@@ -230,11 +231,13 @@ void CheckSections(const StudySpec& spec, Violations* violations) {
 void FillDefaults(StudySpec* spec) {
   Scaling* scaling = spec->mutable_scaling();
   if (scaling->mode() == Scaling::MODE_UNSPECIFIED) scaling->set_mode(Scaling::STRONG);
-  if (scaling->mode() == Scaling::STRONG && scaling->global_batch() == 0) scaling->set_global_batch(128);
-  if (scaling->mode() == Scaling::WEAK && scaling->batch_per_rank() == 0) scaling->set_batch_per_rank(128);
+  if (scaling->mode() == Scaling::STRONG && scaling->global_batch() == 0)
+    scaling->set_global_batch(kDefaultBatch);
+  if (scaling->mode() == Scaling::WEAK && scaling->batch_per_rank() == 0)
+    scaling->set_batch_per_rank(kDefaultBatch);
   LearningRate* lr = spec->mutable_lr();
   if (lr->base() == 0) lr->set_base(0.1);
-  if (lr->reference_batch() == 0) lr->set_reference_batch(128);
+  if (lr->reference_batch() == 0) lr->set_reference_batch(kDefaultBatch);
   if (lr->rule() == LearningRate::RULE_UNSPECIFIED) lr->set_rule(LearningRate::LINEAR);
   if (spec->has_adaptive_repeats()) {
     *spec->mutable_adaptive_repeats() = WithDefaults(spec->adaptive_repeats());

@@ -115,7 +115,7 @@ class FieldReader {
 };
 
 void CompleteBatches(const FieldReader& in, TrainingSpec& s) {
-  if (s.global_batch == 0 && s.batch_per_rank == 0) s.batch_per_rank = 128;
+  if (s.global_batch == 0 && s.batch_per_rank == 0) s.batch_per_rank = kDefaultBatch;
   if (s.batch_per_rank == 0) {
     if (s.global_batch % s.ranks != 0) {
       in.Fail("global_batch", "does not divide evenly by " + std::to_string(s.ranks) + " ranks",

@@ -38,8 +38,8 @@ struct TrainingSpec {
 
 // Numbers may be JSON numbers or strings (protobuf JSON writes 64-bit integers as strings). Unknown fields
 // are ignored. Missing fields and empty strings have the default value. If one of global_batch and
-// batch_per_rank is missing, it is computed from the other one. If both are missing, batch_per_rank is 128.
-// Throws TrainerError that names `source`, the field and its value.
+// batch_per_rank is missing, it is computed from the other one. If both are missing, batch_per_rank is
+// kDefaultBatch. Throws TrainerError that names `source`, the field and its value.
 TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& source);
 TrainingSpec ReadTrainingSpec(const std::string& path);
 

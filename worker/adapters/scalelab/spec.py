@@ -11,7 +11,8 @@ import pathlib
 from .errors import RunError
 
 with open(pathlib.Path(__file__).with_name("run_parameters.json"), encoding="utf-8") as _file:
-    PARAMETERS = json.load(_file)["parameters"]
+    _TABLES = json.load(_file)
+PARAMETERS = _TABLES["parameters"]
 
 _KINDS = {"string": "a string", "bool": "true or false", "int32": "an integer", "int64": "an integer", "double": "a number",
           "string_list": "a list of strings", "map": "an object"}
@@ -67,7 +68,7 @@ class Spec:
 
     def _complete_batches(self, source):
         if self.global_batch == 0 and self.batch_per_rank == 0:
-            self.batch_per_rank = 128
+            self.batch_per_rank = _TABLES["default_batch"]
         if self.batch_per_rank == 0:
             self.batch_per_rank = self.global_batch // self.ranks
         if self.global_batch == 0:
