@@ -1,4 +1,6 @@
 """scalelab.events: the lines that it writes, and runs of the real service with a script that uses it."""
+import contextlib
+import errno
 import importlib
 import json
 import subprocess
@@ -256,6 +258,68 @@ class EventsTest(fixture.InDirectory):
                 run.epoch(accuracy=accuracy)
         self.assertEqual(self.lines()[-1]["metrics"]["run/time_to_accuracy_s"], 6)
 
+    def test_a_checkpoint_is_reported_after_its_steps_are_synced(self):
+        synced = []
+
+        def sync(_):
+            synced.append([line["event"] for line in self.lines()])
+
+        with mock.patch("os.fsync", side_effect=sync), self.run_of() as run:
+            self.now[0] += 0.1
+            run.step()
+            self.now[0] += 0.1
+            run.step()
+            self.now[0] += 30  # the writing of the checkpoint
+            run.checkpoint(2)
+            self.assertEqual({**self.lines()[-1], "time": 0}, {"time": 0, "event": "checkpoint", "step": 2})
+            self.now[0] += 2
+            run.step()
+        self.assertEqual(synced, [["start", "step", "step"]])
+        self.assertAlmostEqual(self.totals()[-1], 2)
+
+    def test_a_checkpoint_works_with_an_event_file_that_cannot_be_synced(self):
+        for number, raised in [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]:
+            with self.subTest(errno.errorcode[number]), mock.patch("os.fsync", side_effect=OSError(number, "no")):
+                with self.assertRaises(OSError) if raised else contextlib.nullcontext(), self.run_of() as run:
+                    run.step()
+                    run.checkpoint(1)
+            self.assertEqual(self.lines()[-1]["event"], "error" if raised else "finish")
+
+    def test_a_run_continues_with_the_numbers_of_its_checkpoint(self):
+        with self.run_of({"max_steps": "9", "target_accuracy": 0.5}, resumed_step=6, resumed_epoch=2) as run:
+            for seconds in (9, 1, 2):
+                self.now[0] += seconds
+                run.step()
+            run.epoch(accuracy=0.75)
+            run.checkpoint(9)
+        start, *steps, epoch, checkpoint, finish = self.lines()
+        self.assertEqual((start["event"], start["resumed_step"], start["total_steps"]), ("start", 6, 9))
+        self.assertEqual([(line["event"], line["epoch"], line["step"]) for line in steps], [("step", 2, i) for i in (6, 7, 8)])
+        self.assertEqual((epoch["epoch"], checkpoint["step"]), (2, 9))
+        results = finish["metrics"]
+        self.assertEqual((results["run/steps"], results["run/step_seconds"]), (9, 1.5))
+        self.assertNotIn("run/time_to_accuracy_s", results)  # the time of earlier attempts is unknown
+
+    def test_the_start_names_a_device_and_a_resumed_step_only_if_the_script_does(self):
+        for more, expected in [({}, {}), ({"device": "NVIDIA H100"}, {"device": "NVIDIA H100"}),
+                               ({"device": "", "resumed_step": 0}, {}), ({"resumed_step": 4}, {"resumed_step": 4})]:
+            with self.subTest(more), self.run_of(**more):
+                start = self.lines()[-1]
+                self.assertEqual({key: start[key] for key in ("device", "resumed_step") if key in start}, expected)
+
+    def test_numbers_of_steps_that_the_service_would_refuse_are_errors_of_the_caller(self):
+        for name in ("resumed_step", "resumed_epoch"):
+            with self.assertRaisesRegex(ValueError, f"{name} is -1; it must be at least 0"):
+                self.run_of(**{name: -1})
+            with self.assertRaises(TypeError):
+                self.run_of(**{name: 2.0})
+        run = self.run_of()
+        with self.assertRaisesRegex(ValueError, "step is -1; it must be at least 0"):
+            run.checkpoint(-1)
+        with self.assertRaises(TypeError):
+            run.checkpoint(2.0)
+        self.assertEqual(self.lines(), [])
+
     def test_without_a_known_number_of_steps_the_first_step_reports_the_start(self):
         with self.run_of({"max_steps": "0"}) as run:
             self.assertEqual(self.lines(), [])
@@ -312,6 +376,7 @@ class EventsTest(fixture.InDirectory):
             self.assertFalse(run.active)
             run.step(loss=run.spec.get("learning_rate", 1))
             run.epoch()
+            run.checkpoint(1)
         self.assertEqual(list(self.dir.iterdir()), [])
 
 
@@ -340,8 +405,49 @@ matrix: {ranks: [1, 2]}
 scaling: {mode: strong, global_batch: 64}
 """
 
+CONTINUED = """
+import os, pathlib, scalelab
+
+file = pathlib.Path(os.environ["SCALELAB_CHECKPOINT_DIR"]) / "steps"
+first = int(file.read_text()) if file.exists() else 0
+with scalelab.run(resumed_step=first, resumed_epoch=first // 10, device="a machine") as run:
+    for step in range(first, run.spec["max_steps"]):
+        run.step(loss=step + 1)
+        if (step + 1) % 10 == 0:
+            run.epoch(accuracy=(step + 1) / 100)
+        if step == 9:
+            file.parent.mkdir()
+            file.write_text(str(step + 1))
+            run.checkpoint(step + 1)
+        if step == 14 and first == 0:
+            raise RuntimeError("interrupted")
+"""
+CONTINUED_STUDY = """
+study: continued
+fixed: {engine: custom, command: [PYTHON, ./train.py], max_steps: 20, model: none, dataset: none}
+matrix: {ranks: [1]}
+scaling: {mode: strong, global_batch: 64}
+checkpoint: {every: 10}
+retry: {max: 1, on: [trainer_error]}
+"""
+
 
 class ServiceTest(fixture.InDirectory):
+    def test_a_script_continues_from_its_checkpoint(self):
+        service = fixture.Service()
+        self.addCleanup(service.close)
+        self.write("train.py", CONTINUED)
+        study = service.run("study", "submit", self.write("study.yaml", CONTINUED_STUDY.replace("PYTHON", sys.executable))).strip()
+        service.run("study", "wait", study)
+        run = service.json("run", "list", study)["runs"][0]["name"]
+        attempts = service.json("run", "show", run)["run"]["attempts"]
+        self.assertEqual([(attempt["resumed_step"], attempt["checkpoint_step"]) for attempt in attempts], [("0", "10"), ("10", "0")])
+        self.assertEqual(attempts[-1]["node_infos"][0]["software"], {"device": "a machine"})
+        points = service.json("run", "metrics", run)["points"]
+        found = {part["key"]: (part["step"], part["value"]) for part in points}
+        self.assertEqual(found["train/loss"], ([str(step) for step in range(20)], [step + 1 for step in range(20)]))
+        self.assertEqual(found["eval/accuracy"], (["0", "1"], [0.1, 0.2]))
+
     def test_a_script_needs_no_other_lines_for_a_curve(self):
         service = fixture.Service()
         self.addCleanup(service.close)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import math
+import operator
 import os
 import platform
 import resource
@@ -20,7 +22,7 @@ import statistics
 import sys
 import time
 from types import TracebackType
-from typing import Any, Iterable, Mapping, Optional, SupportsFloat
+from typing import Any, Iterable, Mapping, Optional, SupportsFloat, SupportsIndex
 
 # Seconds between two writes of step lines: one write contains many steps.
 FLUSH_AFTER = 0.5
@@ -34,14 +36,23 @@ _WHOLE_64 = ("train_samples", "max_steps", "seed", "compression_start_step", "lo
 Metrics = Mapping[str, Optional[SupportsFloat]]
 
 
-def run(*, total_steps: int | None = None, global_batch: int | None = None) -> Run:
+def run(*, total_steps: int | None = None, global_batch: int | None = None, resumed_step: SupportsIndex = 0,
+        resumed_epoch: SupportsIndex = 0, device: str | None = None) -> Run:
     """Returns the run of this process, for a `with` statement.
 
     The progress is shown relative to `total_steps`, whose default is `max_steps` of the study. The throughput is computed from
     `global_batch`, the number of samples in a step over all ranks. Its default is the global batch of the study. If the script
     does not run under scalelab (SCALELAB_EVENTS is not set), nothing is written, so the script also works by itself.
+
+    A script that continues from a checkpoint must pass `resumed_step`, the number of steps that the checkpoint contains, and, if
+    it reports epochs, `resumed_epoch`, the number of complete epochs that the checkpoint contains. The numbers of its steps and
+    epochs begin with these values. Raises ValueError if one of them is negative.
+
+    `device` is the model of the GPU or CPU that computes, for example `torch.cuda.get_device_name()`. Runs on different devices
+    are in different series of a curve.
     """
-    return Run(os.environ, total_steps=total_steps, global_batch=global_batch)
+    return Run(os.environ, total_steps=total_steps, global_batch=global_batch, resumed_step=resumed_step,
+               resumed_epoch=resumed_epoch, device=device)
 
 
 class Run:
@@ -55,20 +66,24 @@ class Run:
         parameter_hash: a text that must be equal on all ranks at the end, otherwise the run fails; empty means no check.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, total_steps: int | None = None, global_batch: int | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str], *, total_steps: int | None = None, global_batch: int | None = None,
+                 resumed_step: SupportsIndex = 0, resumed_epoch: SupportsIndex = 0, device: str | None = None) -> None:
+        """Has the arguments of `run`. `environment` has the variables of the rank."""
         self.rank = int(environment.get("RANK", "0"))
         self.local_rank = int(environment.get("LOCAL_RANK", "0"))
         self.world_size = int(environment.get("WORLD_SIZE", "1"))
         self.spec = _read_spec(environment.get("SCALELAB_SPEC"))
         self.directory = environment.get("SCALELAB_ATTEMPT_DIR") or os.getcwd()
         self.parameter_hash = ""
+        self._resumed_step = _count("resumed_step", resumed_step)
+        self._step, self._epoch = self._resumed_step, _count("resumed_epoch", resumed_epoch)
+        self._device = device
         path = environment.get("SCALELAB_EVENTS")
         self.active = bool(path)
         self._file = _EventFile(path) if path else None
         self._total_steps = total_steps if total_steps is not None else int(self.spec.get("max_steps", 0))
         self._global_batch = global_batch if global_batch is not None else int(self.spec.get("global_batch", 0))
         self._started = self._ended = False
-        self._step, self._epoch = 0, 0
         self._computed: dict[str, SupportsFloat | None] = {}  # results from epochs
         self._result: dict[str, SupportsFloat | None] = {}  # results that the script has set
         self._seconds = array.array("d")  # duration of each step
@@ -100,8 +115,11 @@ class Run:
         self._started = True
         self._total_steps = total_steps if total_steps is not None else self._total_steps
         framework, version = _framework()
+        more: dict[str, Any] = {"device": self._device} if self._device else {}
+        if self._resumed_step > 0:
+            more["resumed_step"] = self._resumed_step
         self._write("start", framework=framework, version=version, world_size=self.world_size, rank=self.rank,
-                    total_steps=self._total_steps)
+                    total_steps=self._total_steps, **more)
         self._begin = self._mark = time.monotonic()
 
     def step(self, metrics: Metrics | None = None, /, **more: SupportsFloat | None) -> None:
@@ -158,12 +176,26 @@ class Run:
         if accuracy is not None:
             self._computed["run/accuracy"] = float(accuracy)
             target = self.spec.get("target_accuracy", 0)
-            if target and float(accuracy) >= target:
+            # The training time of earlier attempts is unknown.
+            if target and float(accuracy) >= target and self._resumed_step == 0:
                 self._computed.setdefault("run/time_to_accuracy_s", sum(self._seconds))
         self._epoch += 1
         self._epoch_begin = len(self._seconds)
         self._losses.clear()
         self._mark, self._paused = time.monotonic(), None
+
+    def checkpoint(self, step: SupportsIndex) -> None:
+        """Reports a complete checkpoint. `step` is the number of steps that it contains, counted from the first step of the run. Each
+        rank must call `checkpoint` after the checkpoint is written. The call syncs the event file of the rank before it writes the
+        event, because the next attempt does not report these steps again. The service uses the event of rank 0. The time since the
+        last step, or since `pause`, does not count for the next step. Raises ValueError if `step` is negative.
+        """
+        count = _count("step", step)
+        self.start()
+        if self._file is not None:
+            self._file.sync()
+        self._write("checkpoint", step=count)
+        self.resume()
 
     def pause(self) -> None:
         """Marks the start of work that is not training. Then `resume` excludes only the time since `pause` from the next step."""
@@ -171,7 +203,7 @@ class Run:
 
     def resume(self) -> None:
         """Excludes the time since the last step, or since `pause`, from the next step. Call it after work that is not training,
-        such as writing a checkpoint."""
+        such as an evaluation within an epoch."""
         now = time.monotonic()
         self._mark = now if self._paused is None else self._mark + now - self._paused
         self._paused = None
@@ -205,7 +237,7 @@ class Run:
     def _measured(self) -> dict[str, SupportsFloat | None]:
         measured = self._seconds[int(self.spec.get("warmup_steps", 0)) :]
         values: dict[str, SupportsFloat | None] = {
-            "run/steps": len(self._seconds),
+            "run/steps": self._step,
             "run/seconds": time.monotonic() - self._begin,
             "run/peak_memory_bytes": _peak_memory(),
         }
@@ -261,6 +293,15 @@ class _EventFile:
         if event != "step" or time.monotonic() - self._written >= FLUSH_AFTER:
             self._flush()
 
+    def sync(self) -> None:
+        """Writes the buffered steps and syncs the file, so that all events so far survive a power failure."""
+        self._flush()
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a pipe or a terminal cannot be synced
+                raise
+
     def close(self) -> None:
         self._flush()
         os.close(self._descriptor)
@@ -271,6 +312,14 @@ class _EventFile:
         while data:
             data = data[os.write(self._descriptor, data) :]
         self._written = time.monotonic()
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    """Returns a number of steps or epochs. The service refuses numbers that are negative or not whole."""
+    count = operator.index(value)
+    if count < 0:
+        raise ValueError(f"{name} is {count}; it must be at least 0")
+    return count
 
 
 def _number(value: SupportsFloat) -> float | str:
