@@ -11,7 +11,9 @@ function(scalelab_empty_unused_libraries library pattern folder)
     file(REMOVE ${links})
   endif()
   file(MAKE_DIRECTORY ${folder})
-  execute_process(COMMAND ${CMAKE_READELF} --dynamic --wide ${library} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+  # Otherwise readelf translates its output.
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env LC_ALL=C ${CMAKE_READELF} --dynamic --wide ${library}
+    OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "Shared library: \\[[^]]*\\]" entries "${dynamic}")
   set(names ${entries})
   list(TRANSFORM names REPLACE "Shared library: \\[(.*)\\]" "\\1")

@@ -44,7 +44,7 @@ def content(path):
 def libraries(program):
     """Returns the libraries that a program loads, except those of Debian's packages; none for a script."""
     loaded = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    return [os.path.realpath(path) for path in re.findall(r"(/\S+) \(0x", loaded) if not path.startswith(SYSTEM)]
+    return [os.path.realpath(path) for path in re.findall(r"^\t(?:.* => )?(/.*) \(0x", loaded, re.M) if not path.startswith(SYSTEM)]
 
 
 def key_of(inputs, command):
@@ -82,9 +82,10 @@ def main(records, *arguments):
     key = key_of(inputs, command)
     if os.path.exists(record):
         with open(record, encoding="utf-8") as file:
-            kept, passed, skipped = file.read().split("\n", 2)
-        if kept == key and os.environ.get(REPEAT) != "1":
-            print(f"{passed} It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.\n{skipped}", end="")
+            parts = file.read().split("\n", 2)
+        # A file without three parts is not a record: it may be empty after a power failure.
+        if len(parts) == 3 and parts[0] == key and os.environ.get(REPEAT) != "1":
+            print(f"{parts[1]} It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.\n{parts[2]}", end="")
             return 0
         os.remove(record)
     begin = time.time()

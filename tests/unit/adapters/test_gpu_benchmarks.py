@@ -116,18 +116,18 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..
 class GpuCheck(fixture.InDirectory):
     """deploy/gpu-check with stand-ins for CMake, ctest and a Python with PyTorch."""
 
-    def prepare(self, gpus, build, tests, benchmarks):
+    def prepare(self, gpus, build, tests, benchmarks, torch="torch"):
         """Writes the stand-ins. Returns the beginning of the command, and its environment."""
         self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n{build}\n", 0o755)
         self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\n{tests}\n", 0o755)
-        python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && echo {self.dir}/torch 13.0 {gpus} && exit\n"
+        python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && printf '%s\\n' '{self.dir}/{torch}' 13.0 {gpus} && exit\n"
                                       f"echo \"$*\" >{self.dir}/python.log\nexit {benchmarks}\n", 0o755)
-        os.makedirs(self.path("torch/include/ATen"), exist_ok=True)
+        os.makedirs(self.path(f"{torch}/include/ATen"), exist_ok=True)
         environment = {**os.environ, "PATH": self.dir + os.pathsep + os.environ["PATH"]}
         return [CHECK, "--python", python, "--dir", self.path("build")], environment
 
-    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None):
-        command, environment = self.prepare(gpus, build, tests, benchmarks)
+    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None, torch="torch"):
+        command, environment = self.prepare(gpus, build, tests, benchmarks, torch)
         if seconds is not None:
             environment["SCALELAB_GPU_CHECK_SECONDS"] = str(seconds)
         return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -142,6 +142,11 @@ class GpuCheck(fixture.InDirectory):
         self.assertIn(f"(CUDA 13.0) sees no GPU here, so the trainer was only built, in {self.dir}/build\n", done.stdout)
         self.assertIn(f"-DSCALELAB_TORCH={self.dir}/torch -DSCALELAB_CUDA=OFF", self.log("cmake.log"))
         self.assertFalse(os.path.exists(self.path("ctest.log")))
+
+    def test_the_path_of_pytorch_may_have_a_space(self):
+        done = self.check(0, torch="my torch")
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertIn(f"-DSCALELAB_TORCH={self.dir}/my torch -DSCALELAB_CUDA=OFF", self.log("cmake.log"))
 
     def test_with_a_gpu_it_tests_and_measures(self):
         done = self.check(2, "--quick", "--out", self.path("report"))

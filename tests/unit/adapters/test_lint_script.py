@@ -73,6 +73,24 @@ class Rules(fixture.InDirectory):
                                                "db/store.h:1: there is no file db/gone.cc",
                                                "deploy/run.sh:1: there is no file deploy/gone.sh", "lint: 4 findings"]))
 
+    def test_findings_of_clang_tidy_may_have_a_space_in_the_path(self):
+        os.symlink(shutil.which("mkdir"), self.path("bin/mkdir"))
+        top = os.path.realpath(self.path("top"))
+        os.makedirs(self.path("top/build/dev"))
+        os.mkdir(self.path("top/a folder"))
+        self.write("top/.gitignore", "build\n")
+        self.write("top/build/dev/compile_commands.json", f'[{{"file": "{top}/a folder/x.cc"}}]\n')
+        self.write("top/a folder/x.cc", "int a;\n")
+        # Its last argument is the file.
+        self.write("bin/clang-tidy", f"""#!/bin/sh
+for file; do :; done
+echo "{top}/$file:1:5: error: variable 'a' is bad [some-check,-warnings-as-errors]"
+echo "{top}/$file:1:5: note: it is here"
+""", 0o755)
+        self.commit("Begin")
+        self.assertEqual(self.lint("--all")[:2], (1, ["a folder/x.cc:1:5: error: variable 'a' is bad [some-check,-warnings-as-errors]",
+                                                      "lint: 1 findings"]))
+
     def test_long_subjects_since_the_base_are_found(self):
         self.commit("Begin")
         base = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=self.path("top"), env=self.environment, text=True).strip()

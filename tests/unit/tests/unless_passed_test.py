@@ -123,17 +123,32 @@ class UnlessPassed(unittest.TestCase):
         for _ in range(2):
             self.assertEqual(self.start()[:2], (137, True))
 
+    def test_an_empty_record_is_ignored(self):
+        self.assert_runs()
+        (record,) = os.listdir(os.path.join(self.directory, "records"))
+        self.write(f"records/{record}", "")
+        self.assert_runs()
+        self.assert_kept()
+
     @unittest.skipUnless(shutil.which("gcc"), "needs a compiler")
     def test_libraries_of_a_program_are_inputs(self):
-        path = lambda name: os.path.join(self.directory, name)  # noqa: E731
+        self.check_libraries("folder")
+
+    @unittest.skipUnless(shutil.which("gcc"), "needs a compiler")
+    def test_the_path_of_a_library_may_have_a_space(self):
+        self.check_libraries("a folder")
+
+    def check_libraries(self, folder):
+        os.mkdir(os.path.join(self.directory, folder))
+        path = lambda name: os.path.join(self.directory, folder, name)  # noqa: E731
 
         def build(value):
-            self.write("part.c", f"int part(void) {{ return {value}; }}\n")
+            self.write(f"{folder}/part.c", f"int part(void) {{ return {value}; }}\n")
             subprocess.run(["gcc", "-shared", "-fPIC", "-o", path("libpart.so"), path("part.c")], check=True)
 
         build(1)
-        self.write("main.c", "int part(void);\nint main(void) { return part() < 1; }\n")
-        subprocess.run(["gcc", "-o", path("main"), path("main.c"), path("libpart.so"), f"-Wl,-rpath,{self.directory}"], check=True)
+        self.write(f"{folder}/main.c", "int part(void);\nint main(void) { return part() < 1; }\n")
+        subprocess.run(["gcc", "-o", path("main"), path("main.c"), path("libpart.so"), f"-Wl,-rpath,{path('')}"], check=True)
         run = lambda: subprocess.run([sys.executable, "-B", SCRIPT, path("records"), "--", path("main")],  # noqa: E731
                                      capture_output=True, text=True, check=True).stdout  # fmt: skip
         self.assertEqual(run(), "")
