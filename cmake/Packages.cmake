@@ -49,11 +49,24 @@ install(FILES ${wheel} DESTINATION ${share}/python COMPONENT client EXCLUDE_FROM
 
 # Documentation; manual/ adds the man pages.
 set(doc ${CMAKE_INSTALL_DATADIR}/doc/scalelab-doc)
-install(DIRECTORY docs/ DESTINATION ${doc} COMPONENT doc)
-install(FILES README.md DESTINATION ${doc} COMPONENT doc)
-# The examples name the images as ../data.
+install(DIRECTORY docs DESTINATION ${doc} COMPONENT doc)
+# Files that have the same place relative to docs as in the source tree, because the documents contain links to them.
+foreach(file
+    README.md CHANGELOG.md CONTRIBUTING.md LICENSE client/README.md client/bundle/README.md client/figures/README.md
+    client/python/README.md db/README.md db/archive/README.md db/retention/README.md deploy/README.md deploy/packages/README.md
+    deploy/systemd/scalelab-agent.service server/curves/README.md server/runs/README.md server/services/README.md study/README.md
+    tests/README.md tests/bench/README.md worker/adapters/README.md)
+  get_filename_component(folder ${file} DIRECTORY)
+  install(FILES ${file} DESTINATION ${doc}/${folder} COMPONENT doc)
+endforeach()
+install(DIRECTORY tests/e2e/journeys DESTINATION ${doc}/tests/e2e COMPONENT doc)
+# The examples name the images as ../data. Links in the documents lead to deploy/studies and deploy/data.
 install(DIRECTORY deploy/studies/ DESTINATION ${doc}/examples COMPONENT doc)
 install(DIRECTORY deploy/data DESTINATION ${doc} COMPONENT doc)
+install(CODE "
+  set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${doc}/deploy\")
+  file(CREATE_LINK ../examples \"\${folder}/studies\" SYMBOLIC)
+  file(CREATE_LINK ../data \"\${folder}/data\" SYMBOLIC)" COMPONENT doc)
 install(FILES deploy/nginx/scalelab.conf DESTINATION ${doc}/examples/nginx COMPONENT doc)
 
 # The service of a Debian system.

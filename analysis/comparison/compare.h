@@ -1,8 +1,8 @@
 // Compares the values of an axis, such as engines, at equal values of all other axes. The functions are pure.
 //
 // The effect of a pair is g = mean(log(first) - log(second)) over blocks, shown as e^g - 1. With k values
-// there are k (k - 1) / 2 pairs, and 95% intervals of each would find a difference in 44% of studies of six
-// equal engines. The intervals are therefore Tukey's: their critical value is q / sqrt(2), where q is the 95%
+// there are k (k - 1) / 2 pairs. With separate 95% intervals, computed from the pair alone, 44% of studies of
+// six equal engines with five repeats would show a difference. The intervals are therefore Tukey's: their critical value is q / sqrt(2), where q is the 95%
 // quantile of the studentised range of k means (Tukey 1953; Hochberg and Tamhane, Multiple Comparison
 // Procedures, 1987). With a probability of 95%, all intervals of a group are right.
 //

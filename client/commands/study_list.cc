@@ -43,10 +43,9 @@ void AddStudyList(CLI::App& study, Action& chosen) {
                    "Only studies that fulfil conditions, for example 'state=running and owner=ada'; "
                    "may be repeated")
       ->allow_extra_args(false);
-  command->add_option(
-      "--sort", options->selection.sort,
-      "Sort by number, name, owner, state, queued, running, succeeded, failed or cancelled; -failed: the "
-      "largest first");
+  command->add_option("--sort", options->selection.sort,
+                      "Sort by number, name, owner, state, queued, running, succeeded, failed, cancelled or "
+                      "skipped; -failed: the largest first");
   command->add_option("--limit", options->selection.limit, "At most this number of studies")
       ->check(CLI::PositiveNumber);
   command->callback([options, &chosen] {

@@ -92,7 +92,8 @@ void AddStudySubmit(CLI::App& study, Action& chosen) {
   command->add_option("--request-id", options->request_id,
                       "Makes repeating this command safe: the same id never makes a second study");
   command->add_option("--owner", options->owner, "Owner of the study, if not you; for admins");
-  command->add_flag("--watch", options->watch, "Follow the study until it is over (see `study watch`)");
+  command->add_flag("--watch", options->watch,
+                    "Follow the study until it is over or paused (see `study watch`)");
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudySubmit(*options, session); };
   });

@@ -27,9 +27,9 @@ absl::StatusOr<ExitCode> ExecuteStudyWait(const StudyWaitOptions& options, Sessi
 
 void AddStudyWait(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<StudyWaitOptions>();
-  CLI::App* command = study.add_subcommand(
-      "wait",
-      "Wait silently until a study is over or paused; exits with 5 if any run did not succeed, 8 on timeout");
+  CLI::App* command = study.add_subcommand("wait",
+                                           "Wait silently until a study is over or paused; exits with 5 if "
+                                           "it is paused or any run did not succeed, 8 on timeout");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudyWait(*options, session); };

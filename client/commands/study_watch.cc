@@ -1,4 +1,4 @@
-// `scalelab study watch STUDY`: shows progress until a study is finished.
+// `scalelab study watch STUDY`: shows progress until a study is final or paused.
 #include "client/commands/commands.h"
 #include "client/session/selectors.h"
 #include "client/session/watcher.h"
@@ -21,7 +21,8 @@ absl::StatusOr<ExitCode> ExecuteStudyWatch(const StudyWatchOptions& options, Ses
 void AddStudyWatch(CLI::App& study, Action& chosen) {
   auto options = std::make_shared<StudyWatchOptions>();
   CLI::App* command = study.add_subcommand(
-      "watch", "Follow a study until it is over; exits with 5 if any run did not succeed");
+      "watch",
+      "Follow a study until it is over or paused; exits with 5 if it is paused or any run did not succeed");
   command->add_option("STUDY", options->study, "Number, name, or last")->capture_default_str();
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecuteStudyWatch(*options, session); };

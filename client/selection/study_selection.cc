@@ -29,6 +29,7 @@ std::optional<Field> FieldOf(const Study& study, const std::string& name) {
   if (name == "succeeded") return NumberField(counts.succeeded());
   if (name == "failed") return NumberField(counts.failed());
   if (name == "cancelled") return NumberField(counts.cancelled());
+  if (name == "skipped") return NumberField(counts.skipped());
   return std::nullopt;
 }
 
@@ -37,7 +38,7 @@ absl::Status CheckField(absl::string_view option, const std::string& name) {
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": '", name,
                    "' is no field of a study; known: number, name, owner, state, queued, running, "
-                   "succeeded, failed, cancelled"));
+                   "succeeded, failed, cancelled, skipped"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ enum class ExitCode : int {
   kFailure = 1,
   kUsage = 2,          // invalid command line or study file
   kNotAllowed = 4,     // the server rejects the caller's credentials or permissions
-  kRunsFailed = 5,     // "wait" or "watch" ended with failed or cancelled runs
+  kRunsFailed = 5,     // the study or run that was followed is paused or did not succeed
   kUnreachable = 6,    // no server answers
   kTimeout = 8,        // --timeout expired
   kInterrupted = 130,  // SIGINT

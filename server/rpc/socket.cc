@@ -46,7 +46,7 @@ absl::StatusOr<Address> ParseAddress(const std::string& text) {
   if (absl::StartsWith(text, "unix:")) return ParseUnix(text.substr(5));
   const auto wrong = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", text, "' ", why, "; write unix:PATH or HOST:PORT, for example 0.0.0.0:50051 or [::1]:50051"));
+        "'", text, "' ", why, "; write unix:PATH or HOST:PORT, for example 0.0.0.0:7600 or [::1]:7600"));
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return wrong("has no port");

@@ -274,11 +274,18 @@ TEST_F(StudyCommands, ListShowsTheSelectedStudies) {
   EXPECT_EQ(names({"--sort", "number"}), "s1 s2 s3 s4 s5 ");
   EXPECT_EQ(names({"--sort", "-state", "--limit", "4"}), "s5 s3 s1 s4 ");  // equal ones: newest first
   EXPECT_EQ(names({"--sort", "failed", "--where", "state=running", "--limit", "1"}), "s2 ");
+  for (auto& study : server_.studies) {
+    if (study.display_name() == "s3") study.mutable_counts()->set_skipped(4);
+  }
+  EXPECT_EQ(names({"--where", "skipped>0"}), "s3 ");
+  EXPECT_EQ(names({"--sort", "-skipped", "--limit", "1"}), "s3 ");
   EXPECT_THAT(Run({"study", "list", "--sort", "colour"}).err,
               HasSubstr("--sort: 'colour' is no field of a study; known: number"));
   EXPECT_EQ(Run({"study", "list", "--where", "owner=eve"}).out, "no such studies\n");
-  EXPECT_THAT(Run({"study", "list", "--where", "colour=red"}).err,
-              HasSubstr("'colour' is no field of a study; known: number, name, owner, state"));
+  EXPECT_THAT(
+      Run({"study", "list", "--where", "colour=red"}).err,
+      HasSubstr("'colour' is no field of a study; known: number, name, owner, state, queued, running, "
+                "succeeded, failed, cancelled, skipped"));
 }
 
 TEST_F(StudyCommands, ListTakesRangesAndNames) {
