@@ -132,7 +132,7 @@ std::string RestoreCommands() {
   text = text.substr(text.find("## Restore"));
   text = text.substr(text.find("```\n") + 4);
   text = text.substr(0, text.find("```"));
-  return std::regex_replace(text, std::regex("systemctl [^\n]*|-o scalelab -g scalelab"), "");
+  return std::regex_replace(text, std::regex("systemctl [^\n]*|-o scalelab -g \"[^\"]*\""), "");
 }
 
 TEST_P(Backup, TheCommandsOfThePageRestoreItAlsoAfterACrash) {
