@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "catalog/device.h"
-#include "worker/trainer/comm/gloo_communicator.h"
+#include "worker/trainer/comm/gloo/gloo_communicator.h"
 #include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/peers/network.h"
 #include "worker/trainer/comm/solo_communicator.h"

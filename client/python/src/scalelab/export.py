@@ -50,7 +50,9 @@ def _with_one_type(frame: Any) -> Any:
     """Returns the frame with text in place of the values of each column that has values of several types, because a column of
     Parquet has one type. Such a column is an axis whose values are, for example, `auto` and 0.5."""
     mixed = {}
-    for name in frame.columns[frame.dtypes == object]:
+    for name, dtype in frame.dtypes.items():
+        if dtype.kind != "O":
+            continue
         values = frame[name].dropna()
         kinds = {next((kind for kind in (bool, str, numbers.Number) if isinstance(value, kind)), type(value)) for value in values}
         if len(kinds) > 1:

@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/gloo_watchdog.h"
+#include "worker/trainer/comm/gloo/gloo_watchdog.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/gloo_transport.h"
+#include "worker/trainer/comm/gloo/gloo_transport.h"
 
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/store.h>

@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/gloo_communicator.h"
+#include "worker/trainer/comm/gloo/gloo_communicator.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
@@ -10,9 +10,9 @@
 #include <cstring>
 #include <exception>
 
-#include "worker/trainer/comm/gloo_message.h"
-#include "worker/trainer/comm/gloo_transport.h"
-#include "worker/trainer/comm/gloo_watchdog.h"
+#include "worker/trainer/comm/gloo/gloo_message.h"
+#include "worker/trainer/comm/gloo/gloo_transport.h"
+#include "worker/trainer/comm/gloo/gloo_watchdog.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/operation.h"
 #include "worker/trainer/comm/peers/peer_watch.h"

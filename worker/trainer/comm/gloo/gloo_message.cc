@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/gloo_message.h"
+#include "worker/trainer/comm/gloo/gloo_message.h"
 
 #include <exception>
 #include <numeric>

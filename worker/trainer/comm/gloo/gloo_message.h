@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/trainer/comm/gloo_transport.h"
-#include "worker/trainer/comm/gloo_watchdog.h"
+#include "worker/trainer/comm/gloo/gloo_transport.h"
+#include "worker/trainer/comm/gloo/gloo_watchdog.h"
 #include "worker/trainer/comm/operation.h"
 
 namespace scalelab::trainer {
