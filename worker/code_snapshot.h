@@ -26,8 +26,9 @@ class FileHashes {
   std::map<std::string, Known> known_;
 };
 
-// Reads the files that words of the command name by an absolute path, and the commit of their repository: that of the
-// first file in a repository that is not an ELF program, else that of the first program in one. Executes nothing.
+// Reads each file whose absolute path is a word of the command, and the commit of a git repository: the repository of
+// the first of these files that is in one and is not an ELF program. If there is none, uses the repository of the first
+// ELF program that is in one. Executes nothing.
 // Leaves out git_dirty, diff_sha256 and diff_path.
 v1::CodeSnapshot SnapshotOf(const std::vector<std::string>& command, FileHashes& hashes);
 

@@ -64,8 +64,8 @@ void SetRandomState(at::Device device, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Throws if the run that wrote the checkpoint had another number of steps per epoch. In this case, the number
-// of steps stands for another epoch and another position in it.
+// Throws if the run that wrote the checkpoint had another number of steps per epoch. Then the epoch, and the
+// position in it, cannot be computed from the number of steps.
 void CheckStepsPerEpoch(const Checkpoint& checkpoint, int64_t steps_per_epoch) {
   const auto found = std::ranges::find(checkpoint.shared, kStepsPerEpoch, &NamedTensors::value_type::first);
   if (found == checkpoint.shared.end()) return;  // an older version wrote the checkpoint

@@ -117,7 +117,7 @@ TEST_F(CheckpointStoreTest, PassesOverOnesThatAreNotComplete) {
     EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("step-")) << "damaged ones are removed";
 }
 
-// A directory in the place of a file stands for a full disk.
+// A directory at the path of a file makes the write fail, as a full disk does.
 TEST_F(CheckpointStoreTest, RemovesTheFilesOfOneThatCannotBeWritten) {
   Save(5);
   for (const char* file : {"rank-0.safetensors.new", "shared.safetensors.new", "manifest.json.new"}) {

@@ -8,9 +8,10 @@
 
 namespace scalelab::trainer {
 
-// Stands still while the process is stopped, for example by SIGSTOP when Slurm suspends the job. Otherwise the
-// ranks would time out when the job continues. Also stands still for kResume afterwards, because the processes
-// of a run do not continue at the same moment, and the first one would report the others as stopped.
+// Does not advance while the process is stopped, for example by SIGSTOP when Slurm suspends the job. Otherwise
+// the ranks would time out when the job continues. It does not advance for kResume afterwards either, because
+// the processes of a run do not continue at the same moment, and the first one would report the others as
+// stopped.
 //
 // The clock detects a stop by the time between two calls of Now. Therefore a thread must call Now several
 // times a second while a timeout is running. Stops shorter than kStop are not detected, so they count. A node
