@@ -49,6 +49,25 @@ std::vector<EngineVariable> MakeEngineVariables() {
   };
 }
 
+std::vector<ThreadVariable> MakeThreadVariables() {
+  Engine::Names custom, trainer, others, tensorflow, set_threads, keep_threads;
+  for (const Engine& engine : Engines()) {
+    const bool command = engine.program == Engine::Program::kCommand;
+    const bool native = engine.program == Engine::Program::kTrainer;
+    // The adapters of MXNet keep the values of the study.
+    const bool keeps = command || engine.environment == "mxnet";
+    (keeps ? keep_threads : set_threads).push_back(engine.name);
+    (native ? trainer : others).push_back(engine.name);
+    if (command) custom.push_back(engine.name);
+    if (absl::EndsWith(engine.environment, "tensorflow")) tensorflow.push_back(engine.name);
+  }
+  return {
+      {"env.OMP_NUM_THREADS", set_threads, keep_threads}, {"env.MKL_NUM_THREADS", set_threads, keep_threads},
+      {"env.OPENBLAS_NUM_THREADS", trainer, others},      {"env.TF_NUM_INTRAOP_THREADS", tensorflow, custom},
+      {"env.TF_NUM_INTEROP_THREADS", tensorflow, custom},
+  };
+}
+
 }  // namespace
 
 bool IsRankVariable(absl::string_view name) {
@@ -77,6 +96,11 @@ bool IsReservedVariable(absl::string_view name) {
 
 const std::vector<EngineVariable>& EngineVariables() {
   static const auto& variables = *new std::vector<EngineVariable>(MakeEngineVariables());
+  return variables;
+}
+
+const std::vector<ThreadVariable>& ThreadVariables() {
+  static const auto& variables = *new std::vector<ThreadVariable>(MakeThreadVariables());
   return variables;
 }
 

@@ -74,30 +74,18 @@ void CheckRoles(const Engine& engine, const v1::RunSpec& run, bool cpu, std::vec
   }
 }
 
-// The keys of the variables that set a number of threads.
-constexpr absl::string_view kThreadVariables[] = {"env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS",
-                                                  "env.OPENBLAS_NUM_THREADS", "env.TF_NUM_INTRAOP_THREADS",
-                                                  "env.TF_NUM_INTEROP_THREADS"};
-
-// Returns whether the engine sets this number of threads itself, from cpus_per_rank.
-bool SetsThreads(const Engine& engine, absl::string_view key) {
-  if (engine.environment == "mxnet") return false;  // its adapters keep the values of the study
-  if (key == "env.OPENBLAS_NUM_THREADS") return engine.program == Engine::Program::kTrainer;
-  if (absl::StartsWith(key, "env.TF_")) return absl::EndsWith(engine.environment, "tensorflow");
-  return true;
-}
-
 // Appends an error for each variable with a number of threads that has no effect in the engine.
 void CheckThreads(const Engine& engine, const v1::RunSpec& run, std::vector<EngineMisfit>* misfits) {
   if (run.env().fields().empty()) return;
-  for (absl::string_view key : kThreadVariables) {
-    const std::string name(absl::StripPrefix(key, "env."));
-    if (!run.env().fields().contains(name) || !SetsThreads(engine, key)) continue;
+  for (const ThreadVariable& variable : ThreadVariables()) {
+    const std::string name(absl::StripPrefix(variable.key, "env."));
+    if (!run.env().fields().contains(name) || !Takes(variable.replaced_by, engine.name)) continue;
     misfits->push_back(
-        {key, absl::StrCat("engine ", engine.name, " ignores ", name,
-                           ", because cpus_per_rank is the number of threads of a rank; set cpus_per_rank, "
-                           "which may be an axis, and remove ",
-                           name, " from env")});
+        {variable.key,
+         absl::StrCat("engine ", engine.name, " ignores ", name,
+                      ", because cpus_per_rank is the number of threads of a rank; set cpus_per_rank, "
+                      "which may be an axis, and remove ",
+                      name, " from env")});
   }
 }
 
@@ -164,10 +152,9 @@ std::vector<EngineMisfit> TrainerMisfits(const Engine& engine, const v1::RunSpec
 }  // namespace
 
 bool UsesThreadVariable(const Engine& engine, absl::string_view key) {
-  if (std::ranges::find(kThreadVariables, key) == std::end(kThreadVariables)) return false;
-  if (engine.program == Engine::Program::kCommand) return true;
-  // Engines without TensorFlow do not use its variables, although they do not set them.
-  return !absl::StartsWith(key, "env.TF_") && !SetsThreads(engine, key);
+  return std::ranges::any_of(ThreadVariables(), [&](const ThreadVariable& variable) {
+    return variable.key == key && Takes(variable.used_by, engine.name);
+  });
 }
 
 std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resources& resources) {

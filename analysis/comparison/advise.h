@@ -18,7 +18,7 @@
 
 namespace scalelab::analysis {
 
-// Advice names no larger number of additional repeats: a difference that needs more hardly matters.
+// The largest number of additional repeats that advice names. A difference that needs more hardly matters.
 inline constexpr int kMostAdditionalRepeats = 100;
 
 struct AdviceOptions {

@@ -50,7 +50,8 @@ class Process {
   // Increases at each crash. Answers from before a crash are not sent.
   int life() const { return life_; }
 
-  // For the scheduler and the store: crashes if a fault occurs, lets virtual time pass while the caller is blocked.
+  // For the scheduler and the store. MaybeCrash ends the process if the fault occurs at this call. Block and BlockCore let
+  // virtual time pass in which the caller is blocked.
   void MaybeCrash(Fault fault);
   void Block(absl::Duration time);
   void BlockCore(absl::Duration time);  // the core thread

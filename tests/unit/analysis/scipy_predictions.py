@@ -97,7 +97,7 @@ def exposed_seconds(size, ranks, ring, slower):
     for step in size["steps"]:
         bytes_of, ready, _ = np.array(step["buckets"]).T
         seconds = ring_seconds(ranks, ring, bytes_of)
-        # Some bucket is the last that is reduced as soon as it is ready. From then on the queue is never empty.
+        # Let i be the last bucket that is reduced as soon as it is ready. All later buckets then wait for the bucket before them.
         end = max(ready[i] * slower + seconds[i:].sum() for i in range(len(ready)))
         exposed.append(max(0.0, end - step["backward"] * slower))
     return np.mean(exposed)
