@@ -12,10 +12,13 @@
 #include "absl/time/clock.h"
 #include "client/session/environment.h"
 #include "client/session/server_options.h"
+#include "grpc/grpc_security_constants.h"
 #include "grpcpp/grpcpp.h"
+#include "munge/login_text.h"
 #include "munge/munge.h"
 #include "proto/status.h"
 #include "scalelab/v1/auth.grpc.pb.h"
+#include "tls/certificate.h"
 
 namespace scalelab::client {
 namespace {
@@ -47,6 +50,16 @@ std::unique_ptr<grpc::ClientContext> Within(absl::Time deadline) {
   return context;
 }
 
+// Returns the fingerprint of the certificate that the server has presented on the connection of a call that has ended.
+// Returns an empty text if the connection is not encrypted.
+absl::StatusOr<std::string> FingerprintSeenBy(const grpc::ClientContext& context) {
+  const auto peer = context.auth_context();
+  if (peer == nullptr) return "";
+  const auto certificates = peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (certificates.empty()) return "";
+  return tls::Fingerprint(std::string(certificates[0].data(), certificates[0].size()));
+}
+
 }  // namespace
 
 SessionToken StoredSession(const std::string& server, absl::Time now) {
@@ -71,9 +84,14 @@ absl::StatusOr<SessionToken> NewSession(const std::shared_ptr<grpc::Channel>& ch
   if (!Munge::IsInstalled()) return munge.Encode("").status();
   const auto stub = scalelab::v1::AuthService::NewStub(channel);
   scalelab::v1::CreateChallengeResponse challenge;
-  if (auto status = stub->CreateChallenge(Within(deadline).get(), {}, &challenge); !status.ok())
+  const auto context = Within(deadline);
+  if (auto status = stub->CreateChallenge(context.get(), {}, &challenge); !status.ok())
     return FromGrpc(status);
-  auto credential = munge.Encode(challenge.challenge());
+  const auto fingerprint = FingerprintSeenBy(*context);
+  if (!fingerprint.ok()) return fingerprint.status();
+  const auto text = LoginText(challenge.challenge(), *fingerprint);
+  if (!text.ok()) return text.status();
+  auto credential = munge.Encode(*text);
   if (!credential.ok()) return credential.status();
   scalelab::v1::CreateSessionRequest request;
   request.set_munge_credential(*std::move(credential));

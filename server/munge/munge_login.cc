@@ -12,12 +12,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "munge/login_text.h"
 
 namespace scalelab::server {
 namespace {
 
-constexpr char kPurpose[] = "scalelab-login-1";
 constexpr size_t kMostUsed = 65'536;
 constexpr size_t kNonceBytes = 16;
 
@@ -36,14 +37,15 @@ std::string RandomHex() {
   return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
 }
 
-absl::Status Refused(absl::string_view why) {
-  return absl::UnauthenticatedError(absl::StrCat("the MUNGE credential ", why, "; log in again"));
+absl::Status Refused(absl::string_view why, absl::string_view what_to_do = "log in again") {
+  return absl::UnauthenticatedError(absl::StrCat("the MUNGE credential ", why, "; ", what_to_do));
 }
 
 }  // namespace
 
-MungeLogin::MungeLogin(const std::string& server_key, Decode decode)
+MungeLogin::MungeLogin(const std::string& server_key, std::string fingerprint, Decode decode)
     : key_(Hmac(server_key, absl::StrCat("munge challenges of process ", RandomHex()))),
+      fingerprint_(std::move(fingerprint)),
       decode_(std::move(decode)) {}
 
 std::string MungeLogin::Signed(const std::string& text) const {
@@ -51,24 +53,36 @@ std::string MungeLogin::Signed(const std::string& text) const {
 }
 
 std::string MungeLogin::Challenge(absl::Time now) const {
-  return Signed(absl::StrCat(kPurpose, ":", absl::ToUnixSeconds(now + kValid), ":", RandomHex()));
+  return Signed(absl::StrCat(kLoginPurpose, ":", absl::ToUnixSeconds(now + kValid), ":", RandomHex()));
 }
 
 absl::StatusOr<uid_t> MungeLogin::Check(const std::string& credential, absl::Time now) {
   const absl::StatusOr<Munge::Decoded> decoded = decode_(credential);
   if (!decoded.ok()) return decoded.status();
-  // The parts of a challenge are the purpose, the time of expiry, a nonce and the signature.
-  const std::vector<std::string> parts = absl::StrSplit(decoded->payload, ':');
+  // The first four parts are the challenge, the fifth is the certificate.
+  std::vector<std::string> parts = absl::StrSplit(decoded->payload, absl::MaxSplits(':', 4));
+  const bool has_certificate = parts.size() == 5;
+  if (has_certificate) parts.pop_back();
+  const std::string challenge = absl::StrJoin(parts, ":");
   int64_t expires = 0;
-  if (parts.size() != 4 || parts[0] != kPurpose || !absl::SimpleAtoi(parts[1], &expires))
+  if (!IsLoginChallenge(challenge) || !absl::SimpleAtoi(parts[1], &expires))
     return Refused("was not made for a login to scalelab");
   const std::string expected = Signed(absl::StrCat(parts[0], ":", parts[1], ":", parts[2]));
-  if (expected.size() != decoded->payload.size() ||
-      CRYPTO_memcmp(expected.data(), decoded->payload.data(), expected.size()) != 0)
+  if (expected.size() != challenge.size() ||
+      CRYPTO_memcmp(expected.data(), challenge.data(), expected.size()) != 0)
     return Refused("is for another server, or for this one before its restart");
   const absl::Time expiry = absl::FromUnixSeconds(expires);
   if (expiry < now) return Refused("has expired: it answers a challenge that is older than a minute");
-  if (absl::Status used = Use(decoded->payload, expiry, now); !used.ok()) return used;
+  if (!has_certificate) {
+    return Refused(
+        "does not contain the certificate of the server, because the client is older than the server",
+        "update scalelab on the machine of the client");
+  }
+  if (decoded->payload != LoginText(challenge, fingerprint_).value_or("")) {
+    return Refused("was made on a connection with another certificate than that of this server",
+                   "connect to this server without a proxy, or log in with a token");
+  }
+  if (absl::Status used = Use(challenge, expiry, now); !used.ok()) return used;
   return decoded->uid;
 }
 

@@ -22,15 +22,16 @@ class MungeLogin {
 
   static constexpr absl::Duration kValid = absl::Minutes(1);
 
-  // `server_key`: the secret of this server. `decode` may block.
-  MungeLogin(const std::string& server_key, Decode decode);
+  // `server_key`: the secret of this server. `fingerprint`: that of its certificate; empty if it has none.
+  // `decode` may block.
+  MungeLogin(const std::string& server_key, std::string fingerprint, Decode decode);
 
-  // Returns a text for MUNGE to encode. It is valid for kValid and for one credential.
+  // Returns a challenge (munge/login_text.h). It is valid for kValid and for one credential.
   std::string Challenge(absl::Time now) const;
 
-  // Returns the account that has encoded a challenge of this process. Blocks like `decode`. Errors: those of
-  // `decode`; UNAUTHENTICATED if the content is no valid challenge or was used before; RESOURCE_EXHAUSTED if
-  // there were too many logins within kValid.
+  // Returns the account that has encoded a challenge of this process and the certificate of this server. Blocks
+  // like `decode`. Errors: those of `decode`; UNAUTHENTICATED if the content is no valid challenge, was used
+  // before, or has another certificate; RESOURCE_EXHAUSTED if there were too many logins within kValid.
   absl::StatusOr<uid_t> Check(const std::string& credential, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -40,6 +41,7 @@ class MungeLogin {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string key_;
+  const std::string fingerprint_;
   const Decode decode_;
   absl::Mutex mutex_;
   std::map<std::string, absl::Time> used_ ABSL_GUARDED_BY(mutex_);  // challenges, with their expiry

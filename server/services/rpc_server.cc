@@ -16,6 +16,12 @@
 namespace scalelab::server {
 namespace {
 
+// Returns the fingerprint of the certificate for TCP; empty without TLS. Without a certificate that can be read, the
+// server does not start.
+std::string FingerprintOf(const std::optional<tls::KeyPair>& identity) {
+  return identity.has_value() ? tls::Fingerprint(identity->certificate).value_or("none") : "";
+}
+
 // Time that Shutdown waits for threads of the pools after all calls have ended. A thread that takes
 // longer is blocked.
 constexpr absl::Duration kPoolGrace = absl::Seconds(2);
@@ -125,7 +131,7 @@ class Impl final : public RpcServer {
           const Scheduler& scheduler, Frameworks& frameworks, const Auth& auth)
         : connections(options.connections),
           identities(options.identity, auth.client_token(), auth.key(), store),
-          munge(auth.SecretFor("munge"), options.decode_munge),
+          munge(auth.SecretFor("munge"), FingerprintOf(options.tls), options.decode_munge),
           watches(coordinator, pools.reads,
                   [&store](int64_t id, v1::Study* study) { return ReadStudy(store, id, study); }),
           context{coordinator,

@@ -9,7 +9,7 @@
 namespace scalelab::server {
 namespace {
 
-// Limit of the size of a credential. A credential that libmunge makes for a challenge has about 300 bytes.
+// Limit of the size of a credential. A credential that libmunge makes for a login has about 400 bytes.
 constexpr size_t kLongestCredential = 4096;
 constexpr char kSource[] = "munge";
 

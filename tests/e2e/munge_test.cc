@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "munge/login_text.h"
 #include "scalelab/v1/auth.grpc.pb.h"
 #include "tests/e2e/slurm_service.h"
 #include "tests/fakes/munged.h"
@@ -91,12 +92,16 @@ class MungeAcrossNodes : public testing::Test {
     EXPECT_TRUE(credentials.ok()) << credentials.status();
     return v1::AuthService::NewStub(grpc::CreateCustomChannel(TcpOf(service), *credentials, arguments));
   }
-  static std::string Challenge(v1::AuthService::Stub& stub) {
+  // Returns what a client signs for the challenge of a server, if it sees the certificate of `seen`.
+  static std::string Text(v1::AuthService::Stub& stub, const SlurmService& seen) {
     v1::CreateChallengeResponse response;
     const grpc::Status status = stub.CreateChallenge(Context().get(), {}, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
-    return response.challenge();
+    const auto fingerprint = tls::Fingerprint(tls::CertificatesOf(ReadFile(seen.data() + "/tls.pem")));
+    EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
+    return LoginText(response.challenge(), *fingerprint).value_or("");
   }
+  std::string Text() { return Text(*stub_, *service_); }
   grpc::Status Login(const std::string& credential, v1::CreateSessionResponse* session) {
     v1::CreateSessionRequest request;
     request.set_munge_credential(credential);
@@ -162,7 +167,7 @@ TEST_F(MungeAcrossNodes, AUserOfAnotherNodeNeedsNoToken) {
 
 TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWithAnAuditEntry) {
   // The credential is accepted once, as its user.
-  const std::string challenge = Challenge(*stub_), credential = Credential(challenge, socket_);
+  const std::string text = Text(), credential = Credential(text, socket_);
   v1::CreateSessionResponse session;
   const grpc::Status accepted = Login(credential, &session);
   ASSERT_TRUE(accepted.ok()) << accepted.error_message();
@@ -171,15 +176,15 @@ TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWit
   EXPECT_TRUE(stub_->GetIdentity(Context(session.token()).get(), {}, &identity).ok());
 
   EXPECT_THAT(Refusal(credential), HasSubstr("Replayed credential"));
-  EXPECT_THAT(Refusal(Credential(challenge, socket_)), HasSubstr("was used before"));
-  std::string forged = Credential(Challenge(*stub_), socket_);
+  EXPECT_THAT(Refusal(Credential(text, socket_)), HasSubstr("was used before"));
+  std::string forged = Credential(Text(), socket_);
   forged[forged.size() / 2] = forged[forged.size() / 2] == 'A' ? 'B' : 'A';
   EXPECT_THAT(Refusal(forged), HasSubstr("MUNGE refuses"));
   {
     const fakes::Munged other_site;  // has another key
-    EXPECT_THAT(Refusal(Credential(Challenge(*stub_), other_site.socket())), HasSubstr("Invalid credential"));
+    EXPECT_THAT(Refusal(Credential(Text(), other_site.socket())), HasSubstr("Invalid credential"));
   }
-  const std::string brief = Credential(Challenge(*stub_), socket_, {"--ttl=1"});
+  const std::string brief = Credential(Text(), socket_, {"--ttl=1"});
   Pause(2.1);  // the lifetime in whole seconds
   EXPECT_THAT(Refusal(brief), HasSubstr("Expired credential"));
   EXPECT_THAT(Refusal(Credential("another program", socket_)), HasSubstr("was not made for a login"));
@@ -188,7 +193,10 @@ TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWit
   SlurmService other(cluster_, {"--munge-socket", cluster_.dir() + "/munge.socket"});
   ASSERT_EQ(other.Start(), "");
   const auto other_stub = Stub(other);
-  EXPECT_THAT(Refusal(Credential(Challenge(*other_stub), socket_)), HasSubstr("is for another server"));
+  EXPECT_THAT(Refusal(Credential(Text(*other_stub, other), socket_)), HasSubstr("is for another server"));
+  // The other server may pass on a challenge of this one, but the client signs the certificate that it sees.
+  EXPECT_THAT(Refusal(Credential(Text(*stub_, other), socket_)),
+              HasSubstr("another certificate than that of this server"));
   EXPECT_EQ(other_stub->GetIdentity(Context(session.token()).get(), {}, &identity).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }

@@ -1,5 +1,7 @@
 """Tests that scalelab.Client finds the server, and identifies the user, like the command-line client."""
 import os
+import subprocess
+import sys
 import time
 import unittest
 from unittest import mock
@@ -63,6 +65,21 @@ class ResolveTest(fixture.InDirectory):
             path = self.write(".config/scalelab/known_servers", line + "\n")
             with self.assertRaisesRegex(scalelab.ScalelabError, f"{path}:1: the line is not"):
                 address.resolve("h:1", None)
+
+
+class LoginTextTest(unittest.TestCase):
+    CHALLENGE = f"scalelab-login-1:1800000000:{'a' * 32}:{'b' * 64}"
+    CERTIFICATE = "-----BEGIN CERTIFICATE-----\nYWJj\n-----END CERTIFICATE-----\n"  # "abc"
+
+    def test_a_challenge_is_signed_with_the_certificate(self):
+        self.assertEqual(session_token.login_text(self.CHALLENGE, self.CERTIFICATE),
+                         self.CHALLENGE + ":ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+
+    def test_other_texts_are_not_signed(self):
+        for text in ("", "the request of another program", "x" + self.CHALLENGE, self.CHALLENGE + "\n", self.CHALLENGE + ":c",
+                     self.CHALLENGE.upper(), self.CHALLENGE.replace("1800000000", "")):
+            with self.assertRaisesRegex(scalelab.ScalelabError, "this client does not sign it"):
+                session_token.login_text(text, self.CERTIFICATE)
 
 
 class TcpTest(fixture.InDirectory):
@@ -138,6 +155,21 @@ class TcpTest(fixture.InDirectory):
         with scalelab.Client(other.tcp) as client:
             self.assertEqual(client.studies(), [])
         self.assertNotEqual(stale.read_text(), stored.read_text())
+
+    @unittest.skipUnless(fixture.MUNGED.exists(), "needs munged, which deploy/setup --slurm installs")
+    def test_a_session_of_a_server_with_a_certificate_that_the_system_trusts(self):
+        munged = fixture.Munged()
+        self.addCleanup(munged.close)
+        service = fixture.Service(f"munge_socket: {munged.socket}\n")
+        self.addCleanup(service.close)
+        pem = (service.dir / "data" / "tls.pem").read_text()
+        roots = self.write("roots.pem", pem[pem.index("-----BEGIN CERTIFICATE-----"):])
+        script = "import sys, scalelab\nwith scalelab.Client(sys.argv[1]) as client: print(client.studies())"
+        # gRPC reads the variable once in a process.
+        done = subprocess.run([sys.executable, "-c", script, service.tcp], capture_output=True, text=True, timeout=fixture.WITHIN,
+                              env={**os.environ, "SCALELAB_MUNGE_SOCKET": munged.socket, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": roots},
+                              check=False)
+        self.assertEqual(done.stdout, "[]\n", done.stderr)
 
     def test_another_certificate_than_the_accepted_one_is_refused(self):
         first, file, _ = self.service_of()

@@ -1,12 +1,16 @@
 // Tests of encrypted connections with certificates that are unknown, accepted, changed or wrong.
 #include <sys/stat.h>
 
+#include <atomic>
+
 #include "client/session/session_token.h"
 #include "munge/munge.h"
 #include "scalelab/v1/auth.grpc.pb.h"
+#include "server/munge/munge_login.h"
 #include "tests/fakes/munged.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tls/certificate.h"
+#include "tls/credentials.h"
 
 namespace scalelab::client {
 namespace {
@@ -115,33 +119,58 @@ TEST_F(LoginTest, AStoredSessionTokenOfOthersIsIgnored) {
   EXPECT_EQ(StoredSession("host:1", now).secret, "") << "others could have read it";
 }
 
-// A fake AuthService that issues session tokens for credentials that contain its challenge.
+// A server with a certificate of its own that issues session tokens for MUNGE credentials, like scalelabd.
 class FakeLogins final : public scalelab::v1::AuthService::Service {
  public:
-  explicit FakeLogins(const std::string& socket) : munge_(socket) {
+  // If `target` is set, passes on the calls to that server.
+  explicit FakeLogins(const std::string& socket, const std::shared_ptr<grpc::Channel>& target = nullptr)
+      : munge_(socket),
+        login_("key", *tls::Fingerprint(pair_.certificate),
+               [this](const std::string& credential) { return munge_.Decode(credential); }) {
+    if (target != nullptr) target_ = scalelab::v1::AuthService::NewStub(target);
+    grpc::SslServerCredentialsOptions options;
+    options.pem_key_cert_pairs.push_back({pair_.key, pair_.certificate});
     grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
-  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
-  int logins = 0;
+  // Returns a channel of a client that has accepted the certificate.
+  std::shared_ptr<grpc::Channel> Channel() const {
+    grpc::ChannelArguments arguments;
+    const auto trusted = tls::Trust(pair_.certificate, arguments);
+    return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port_), *trusted, arguments);
+  }
+
+  std::string challenge;  // if set, sent in place of a new one
+  std::atomic<int> credentials = 0, logins = 0;
 
  private:
-  grpc::Status CreateChallenge(grpc::ServerContext*, const scalelab::v1::CreateChallengeRequest*,
+  grpc::Status CreateChallenge(grpc::ServerContext*, const scalelab::v1::CreateChallengeRequest* request,
                                scalelab::v1::CreateChallengeResponse* response) override {
-    response->set_challenge("challenge");
+    grpc::ClientContext context;
+    if (target_ != nullptr) return target_->CreateChallenge(&context, *request, response);
+    response->set_challenge(challenge.empty() ? login_.Challenge(absl::Now()) : challenge);
     return grpc::Status::OK;
   }
   grpc::Status CreateSession(grpc::ServerContext*, const scalelab::v1::CreateSessionRequest* request,
                              scalelab::v1::CreateSessionResponse* response) override {
-    const auto decoded = munge_.Decode(request->munge_credential());
-    if (!decoded.ok()) return ToGrpc(decoded.status());
-    if (decoded->payload != "challenge" || decoded->uid != geteuid()) return grpc::Status::CANCELLED;
+    ++credentials;
+    grpc::ClientContext context;
+    if (target_ != nullptr) return target_->CreateSession(&context, *request, response);
+    const auto account = login_.Check(request->munge_credential(), absl::Now());
+    if (!account.ok()) return ToGrpc(account.status());
+    if (*account != geteuid()) return grpc::Status::CANCELLED;
     response->set_token("session-" + std::to_string(++logins));
     response->mutable_identity()->mutable_expire_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) + 1800);
     return grpc::Status::OK;
   }
+
+  const tls::KeyPair pair_ = *tls::MakeKeyPair({"scalelab"});
   const Munge munge_;
+  server::MungeLogin login_;
+  std::unique_ptr<scalelab::v1::AuthService::Stub> target_;
+  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -163,6 +192,38 @@ TEST_F(LoginTest, AMungeCredentialIsExchangedForASessionTokenThatIsStored) {
   EXPECT_TRUE(absl::IsUnavailable(NewSession(logins.Channel(), "host:1", now + absl::Seconds(20)).status()));
   unsetenv("SCALELAB_MUNGE_SOCKET");
   EXPECT_EQ(logins.logins, 1);
+}
+
+TEST_F(LoginTest, AServerThatPassesOnTheChallengeOfAnotherServerGetsNoSession) {
+  if (!fakes::Munged::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
+  const fakes::Munged munged;
+  FakeLogins honest(munged.socket()), relay(munged.socket(), honest.Channel());
+  setenv("SCALELAB_MUNGE_SOCKET", munged.socket().c_str(), 1);
+  const absl::Time now = absl::Now();
+  const auto relayed = NewSession(relay.Channel(), "relay:1", now + absl::Seconds(20)).status();
+  EXPECT_TRUE(absl::IsUnauthenticated(relayed)) << relayed;
+  EXPECT_THAT(std::string(relayed.message()), HasSubstr("another certificate than that of this server"));
+  EXPECT_EQ(relay.credentials, 1);
+  EXPECT_EQ(honest.credentials, 1);
+  EXPECT_EQ(honest.logins, 0);
+  EXPECT_EQ(StoredSession("relay:1", now).secret, "");
+  const auto direct = NewSession(honest.Channel(), "honest:1", now + absl::Seconds(20));
+  EXPECT_TRUE(direct.ok()) << direct.status();
+  unsetenv("SCALELAB_MUNGE_SOCKET");
+  EXPECT_EQ(honest.logins, 1);
+}
+
+TEST_F(LoginTest, ATextOfAServerThatIsNoChallengeIsNotSigned) {
+  if (!fakes::Munged::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
+  const fakes::Munged munged;
+  FakeLogins server(munged.socket());
+  server.challenge = "the request of another program";
+  setenv("SCALELAB_MUNGE_SOCKET", munged.socket().c_str(), 1);
+  const auto refused = NewSession(server.Channel(), "host:1", absl::Now() + absl::Seconds(20)).status();
+  unsetenv("SCALELAB_MUNGE_SOCKET");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("this client does not sign it"));
+  EXPECT_EQ(server.credentials, 0);
 }
 
 }  // namespace

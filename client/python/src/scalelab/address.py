@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import os
 import re
+import socket
+import ssl
 
 from scalelab.errors import invalid
 
@@ -95,8 +98,7 @@ def known_certificates() -> dict[str, str]:
 def host_of(certificate: str) -> str:
     """Returns the first host name or IPv4 address in the subjectAltName of the first certificate of a PEM text. Returns "" if
     there is none, for example in the certificate of an authority."""
-    body = re.search(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", certificate, re.DOTALL)
-    der = base64.b64decode(body.group(1)) if body else b""
+    der = _der(certificate)
     at = der.find(b"\x06\x03\x55\x1d\x11")  # the identifier of subjectAltName, 2.5.29.17
     if at < 0:
         return ""
@@ -116,6 +118,28 @@ def host_of(certificate: str) -> str:
             return ".".join(map(str, name))
         at += size
     return ""
+
+
+def fingerprint_of(certificate: str) -> str:
+    """Returns the SHA-256 of the first certificate of a PEM text, as hexadecimal digits."""
+    return hashlib.sha256(_der(certificate)).hexdigest()
+
+
+def presented_certificate(text: str, timeout: float) -> str:
+    """Returns the certificate that the server at HOST:PORT presents, PEM. Raises OSError if there is no such server, or if no
+    authority that gRPC and the system trust has signed the certificate for this host."""
+    host, port = text.rsplit(":", 1)
+    host = host.strip("[]")
+    context = ssl.create_default_context(cafile=os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"))
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), timeout) as plain, context.wrap_socket(plain, server_hostname=host) as encrypted:
+        return ssl.DER_cert_to_PEM_cert(encrypted.getpeercert(binary_form=True) or b"")
+
+
+def _der(certificate: str) -> bytes:
+    """Returns the first certificate of a PEM text in binary form; b"" if there is none."""
+    body = re.search(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", certificate, re.DOTALL)
+    return base64.b64decode(body.group(1)) if body else b""
 
 
 def _length(der: bytes, at: int) -> tuple[int, int]:

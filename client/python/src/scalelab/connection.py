@@ -36,16 +36,12 @@ class Connection:
         self.server, self.timeout = server, timeout
         self._token = address.read_token(server.token_file) if server.token_file and not server.socket_path else ""
         self._session: session_token.SessionToken | None = None
+        self._no_session = ""  # why there is no session token; empty if unknown
         self._lock = threading.Lock()
-        options = list(_OPTIONS)
         if server.encrypted:
-            host = address.host_of(server.certificate) if server.certificate else ""
-            if host:
-                options.append(("grpc.ssl_target_name_override", host))
-            credentials = grpc.ssl_channel_credentials(server.certificate.encode() or None)
-            self._channel = grpc.secure_channel(server.target, credentials, options)
+            self._channel = _secure_channel(server.target, server.certificate)
         else:
-            self._channel = grpc.insecure_channel(server.target, options)
+            self._channel = grpc.insecure_channel(server.target, _OPTIONS)
         self.studies = study_pb2_grpc.StudyServiceStub(self._channel)
         self.runs = run_pb2_grpc.RunServiceStub(self._channel)
         self.results = result_pb2_grpc.ResultServiceStub(self._channel)
@@ -150,6 +146,7 @@ class Connection:
         reason, violations = parse_details(metadata.get("grpc-status-details-bin", b""))
         if code == "UNAUTHENTICATED":
             message = f"the server at {text} rejects the credentials: {message}"
+            message += f"; no login with MUNGE: {self._no_session}" if self._no_session and not self._session else ""
             message += "" if reason else "; give the file of a valid token with token_file or SCALELAB_TOKEN_FILE"
         elif code == "UNAVAILABLE" and not reason:
             return self._unreachable()
@@ -213,7 +210,29 @@ class Connection:
             return self._session is not None
 
     def _new_session(self) -> session_token.SessionToken | None:
+        """Logs in with MUNGE. Returns None if that is not possible."""
+        def call(method: Any, request: Any) -> Any:
+            return method(request, timeout=self.timeout)
+
         try:
-            return session_token.create(self.server.text, self._auth, lambda method, request: method(request, timeout=self.timeout))
-        except grpc.RpcError:
-            return None
+            if self.server.certificate:
+                return session_token.create(self.server.text, self._auth, self.server.certificate, call)
+            # gRPC does not tell a Python client which certificate the server of a channel has presented. So this login has a
+            # channel of its own, which trusts the certificate that is signed and no other.
+            certificate = address.presented_certificate(self.server.text, self.timeout)
+            with _secure_channel(self.server.target, certificate) as channel:
+                return session_token.create(self.server.text, auth_pb2_grpc.AuthServiceStub(channel), certificate, call)
+        except grpc.RpcError as error:
+            self._no_session = error.details() or ""
+        except (OSError, ScalelabError) as error:
+            self._no_session = str(error)
+        return None
+
+
+def _secure_channel(target: str, certificate: str) -> Any:
+    """Returns a channel that trusts a certificate (PEM), or the authorities of the system if it is empty."""
+    options = list(_OPTIONS)
+    host = address.host_of(certificate) if certificate else ""
+    if host:
+        options.append(("grpc.ssl_target_name_override", host))
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(certificate.encode() or None), options)

@@ -8,12 +8,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import stat
 import time
 from typing import Any, Callable, NamedTuple
 
+from scalelab import address
+from scalelab.errors import ScalelabError
+
 _SOCKET_OPTION = 8  # MUNGE_OPT_SOCKET of munge.h
 _SHORT_LIFE = 600  # assumed lifetime in seconds, if the server does not send the time of expiry
+_CHALLENGE = re.compile("scalelab-login-1:[0-9]{1,18}:[0-9a-f]{32}:[0-9a-f]{64}")
 
 
 class SessionToken(NamedTuple):
@@ -39,18 +44,28 @@ def stored(server: str) -> SessionToken | None:
     return None
 
 
-def create(server: str, auth: Any, call: Callable[[Any, Any], Any]) -> SessionToken | None:
-    """Gets a new token and stores it. Returns None if MUNGE is not available. `auth` is a stub of AuthService."""
+def create(server: str, auth: Any, certificate: str, call: Callable[[Any, Any], Any]) -> SessionToken | None:
+    """Gets a new token and stores it. Returns None if MUNGE is not available. `auth` is a stub of AuthService whose channel
+    trusts only `certificate` (PEM). Raises ScalelabError if the server sends anything else than a challenge."""
     from scalelab.v1 import auth_pb2
 
     challenge = call(auth.CreateChallenge, auth_pb2.CreateChallengeRequest()).challenge
-    credential = _encode(challenge.encode())
+    credential = _encode(login_text(challenge, certificate).encode())
     if not credential:
         return None
     session = call(auth.CreateSession, auth_pb2.CreateSessionRequest(munge_credential=credential))
     expires = session.identity.expire_time.seconds if session.identity.HasField("expire_time") else int(time.time()) + _SHORT_LIFE
     _store(server, session.token, expires)
     return SessionToken(session.token, expires)
+
+
+def login_text(challenge: str, certificate: str) -> str:
+    """Returns the text that MUNGE encodes: the challenge, and the SHA-256 of the certificate of the server. With another
+    certificate the server refuses it, so another server cannot pass on the challenge. munge/login_text.h describes the text."""
+    if not _CHALLENGE.fullmatch(challenge):
+        raise ScalelabError("the server sends a challenge that is not one of scalelabd, so this client does not sign it; ask the "
+                            "operator of the server, or log in with a token", "FAILED_PRECONDITION")
+    return challenge + ":" + address.fingerprint_of(certificate)
 
 
 def _encode(payload: bytes) -> str:

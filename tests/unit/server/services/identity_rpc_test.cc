@@ -610,6 +610,35 @@ TEST_F(IdentityRpcTest, AForgedSecretOfAnAllocationIsInTheAuditLog) {
                                                                 " ReportEvents  UNAUTHENTICATED x50"));
 }
 
+TEST_F(IdentityRpcTest, ForgedAndExpiredSessionTokensAreInTheAuditLog) {
+  const SessionTokens& sessions = rpc_->identities().sessions();
+  const absl::Time now = absl::Now();
+  ASSERT_TRUE(List(Tcp(), sessions.Issue("bob", "munge", now)).ok());
+  const std::string forged = SessionTokens("another key").Issue("ada", "munge", now);
+  const std::string expired = sessions.Issue("bob", "munge", now - SessionTokens::kLifetime);
+  int entries = 0;
+  const auto reason_for = [&](const std::string& token) {
+    const grpc::Status status = List(Tcp(), token);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("log in again"));
+    v1::ListAuditEntriesRequest request;
+    request.set_refused_only(true);
+    v1::ListAuditEntriesResponse list;
+    EXPECT_TRUE(
+        v1::AdminService::NewStub(Tcp())->ListAuditEntries(Context("ada-admin").get(), request, &list).ok());
+    EXPECT_EQ(list.entries_size(), ++entries);
+    const v1::ListAuditEntriesResponse::Entry entry =
+        list.entries_size() > 0 ? list.entries(0) : v1::ListAuditEntriesResponse::Entry();
+    EXPECT_EQ(entry.action(), "ListStudies");
+    EXPECT_EQ(entry.result(), "UNAUTHENTICATED");
+    EXPECT_EQ(entry.detail(), status.error_message());
+    EXPECT_EQ(entry.user(), "") << "the claims of a refused token prove nothing";
+    return ReasonOf(FromGrpc(status));
+  };
+  EXPECT_EQ(reason_for(forged), "BAD_SESSION");
+  EXPECT_EQ(reason_for(expired), "SESSION_EXPIRED");
+}
+
 TEST_F(IdentityRpcTest, AThousandWrongTokensAreAFewAuditEntries) {
   const auto channel = Tcp();
   for (int i = 0; i < 1000; ++i)

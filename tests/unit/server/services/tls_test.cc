@@ -1,6 +1,7 @@
 // Tests of encrypted TCP connections, and of logins with MUNGE, through the whole server.
 #include <openssl/x509v3.h>
 
+#include "munge/login_text.h"
 #include "scalelab/v1/auth.grpc.pb.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 #include "tls/certificate.h"
@@ -168,6 +169,10 @@ class MungeRpcTest : public TlsRpcTest {
     EXPECT_TRUE(stub_->CreateChallenge(Context().get(), {}, &response).ok());
     return response.challenge();
   }
+  // Returns what a client signs that sees a certificate.
+  static std::string Signed(const std::string& challenge, const std::string& certificate) {
+    return *LoginText(challenge, *tls::Fingerprint(certificate));
+  }
   grpc::Status Login(const std::string& credential, v1::CreateSessionResponse* response) {
     v1::CreateSessionRequest request;
     request.set_munge_credential(credential);
@@ -180,16 +185,31 @@ class MungeRpcTest : public TlsRpcTest {
 
 TEST_F(MungeRpcTest, ACredentialIsExchangedForATokenOnce) {
   if (!Munge::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
-  const std::string challenge = Challenge();
+  const std::string credential = Signed(Challenge(), options_.tls->certificate);
   v1::CreateSessionResponse session;
-  const grpc::Status status = Login(challenge, &session);
+  const grpc::Status status = Login(credential, &session);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(session.identity().user(), Users({}).NameOf(getuid()));
   EXPECT_EQ(session.identity().source(), "munge");
   EXPECT_TRUE(List(channel_, session.token()).ok());
-  const grpc::Status replayed = Login(challenge, &session);
+  const grpc::Status replayed = Login(credential, &session);
   EXPECT_EQ(replayed.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_THAT(replayed.error_message(), HasSubstr("was used before"));
+}
+
+TEST_F(MungeRpcTest, ACredentialForAnotherCertificateOrForNoneIsRefused) {
+  if (!Munge::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
+  v1::CreateSessionResponse session;
+  const grpc::Status relayed =
+      Login(Signed(Challenge(), tls::MakeKeyPair({"scalelab"})->certificate), &session);
+  EXPECT_EQ(relayed.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(relayed.error_message(), HasSubstr("another certificate than that of this server"));
+  const grpc::Status unencrypted = Login(*LoginText(Challenge(), ""), &session);
+  EXPECT_THAT(unencrypted.error_message(), HasSubstr("another certificate than that of this server"));
+  const grpc::Status old_client = Login(Challenge(), &session);
+  EXPECT_EQ(old_client.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(old_client.error_message(), HasSubstr("update scalelab"));
+  EXPECT_EQ(session.token(), "");
 }
 
 TEST_F(MungeRpcTest, WrongCredentialsAreRefused) {
