@@ -90,18 +90,19 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Ratio(const Sample& a, c
                                                               const std::vector<float>& a_means,
                                                               const std::vector<float>& b_means) const {
   const size_t n = std::min(a.size(), b.size());
-  if (n < 2 || Mean(a.value) <= 0 || Mean(b.value) <= 0) return std::nullopt;
-  if (!Resamples(n) || a_means.empty() || b_means.empty()) return Linearised(a, b);
+  const double a_mean = Mean(a.value), b_mean = Mean(b.value);
+  if (n < 2 || a_mean <= 0 || b_mean <= 0) return std::nullopt;
+  if (!Resamples(n) || a_means.empty() || b_means.empty()) return Linearised(a, b, a_mean, b_mean);
   std::vector<float> ratios;
   ratios.reserve(a_means.size());
   for (size_t r = 0; r < a_means.size(); ++r) {
     const float ratio = a_means[r] / b_means[r];
     if (ratio > 0) ratios.push_back(ratio);  // false for NaN
   }
-  if (ratios.size() < a_means.size() / 2) return Linearised(a, b);
+  if (ratios.size() < a_means.size() / 2) return Linearised(a, b, a_mean, b_mean);
   const double low = std::log(Quantile(ratios, 0.5 - critical_.confidence() / 2));
   const double high = std::log(Quantile(ratios, 0.5 + critical_.confidence() / 2));
-  const double ratio = Mean(a.value) / Mean(b.value), factor = Widening(n);
+  const double ratio = a_mean / b_mean, factor = Widening(n);
   return Interval{ratio * std::exp(factor * low), ratio * std::exp(factor * high)};
 }
 
@@ -153,11 +154,12 @@ BlockBootstrap::Interval BlockBootstrap::Fieller(const std::vector<double>& nume
   return {middle - half, middle + half};
 }
 
-std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample& a, const Sample& b) const {
+BlockBootstrap::Interval BlockBootstrap::Linearised(const Sample& a, const Sample& b, double a_mean,
+                                                    double b_mean) const {
   // Influence of each block on log(mean(a) / mean(b)). A block in both samples gets the difference, so
   // common effects cancel.
-  const auto weight = [](const Sample& s) { return 1 / (Mean(s.value) * static_cast<double>(s.size())); };
-  const double a_weight = weight(a), b_weight = weight(b);
+  const double a_weight = 1 / (a_mean * static_cast<double>(a.size()));
+  const double b_weight = 1 / (b_mean * static_cast<double>(b.size()));
   const double a_offset = 1 / static_cast<double>(a.size()), b_offset = 1 / static_cast<double>(b.size());
   double variance = 0;
   for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
@@ -175,7 +177,7 @@ std::optional<BlockBootstrap::Interval> BlockBootstrap::Linearised(const Sample&
   const size_t smaller = std::min(a.size(), b.size());
   const double n = static_cast<double>(smaller);
   const double half = critical_.T(smaller - 1) * std::sqrt(variance * n / (n - 1));
-  const double ratio = Mean(a.value) / Mean(b.value);
+  const double ratio = a_mean / b_mean;
   return Interval{ratio * std::exp(-half), ratio * std::exp(half)};
 }
 

@@ -66,7 +66,7 @@ class BlockBootstrap {
 
  private:
   Interval Fieller(const std::vector<double>& numerators, const std::vector<double>& denominators) const;
-  std::optional<Interval> Linearised(const Sample& a, const Sample& b) const;
+  Interval Linearised(const Sample& a, const Sample& b, double a_mean, double b_mean) const;
   void Draw() const;
 
   const int blocks_, resamples_;

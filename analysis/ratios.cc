@@ -1,6 +1,8 @@
 #include "analysis/ratios.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace scalelab::analysis {
 namespace {
@@ -11,6 +13,7 @@ constexpr double kPower = 0.8;
 // Returns the ratios within the blocks that both cells have.
 std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
   std::vector<double> ratios;
+  ratios.reserve(std::min(a.size(), b.size()));
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     if (a.block[i] == b.block[j]) {
       ratios.push_back(a.value[i++] / b.value[j++]);
@@ -23,9 +26,9 @@ std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
 
 // Sets the median and the deviation of an estimate to those of the ratios within blocks.
 void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
-  const std::vector<double> ratios = RatiosWithinBlocks(a, b);
-  estimate.set_median(ratios.empty() ? estimate.mean() : Median(ratios));
+  std::vector<double> ratios = RatiosWithinBlocks(a, b);
   if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
+  estimate.set_median(ratios.empty() ? estimate.mean() : Median(std::move(ratios)));
 }
 
 size_t CommonBlocks(const Sample& a, const Sample& b) {

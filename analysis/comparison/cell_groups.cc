@@ -27,9 +27,10 @@ class Reader {
   CellGroups groups;
 
  private:
+  // The values of one cell on one machine. The pointers stay valid when cells are added, because they point into deques.
   struct Place {
-    Sample& sample;
-    std::vector<double>& epoch_seconds;
+    Sample* sample = nullptr;
+    std::vector<double>* epoch_seconds = nullptr;
   };
   Place PlaceOf(const json& key, const std::string& name, int ranks, const std::string& fingerprint);
   void AddCell(const db::CellRow& cell, json key, const std::vector<const db::CurveRow*>& rows, int block);
@@ -54,7 +55,7 @@ Reader::Place Reader::PlaceOf(const json& key, const std::string& name, int rank
     machine.samples.emplace_back();
     machine.epoch_seconds.emplace_back();
   }
-  return {machine.samples[cell->second], machine.epoch_seconds[cell->second]};
+  return {&machine.samples[cell->second], &machine.epoch_seconds[cell->second]};
 }
 
 void Reader::AddCell(const db::CellRow& cell, json key, const std::vector<const db::CurveRow*>& rows,
@@ -64,22 +65,27 @@ void Reader::AddCell(const db::CellRow& cell, json key, const std::vector<const 
   key.erase(axis_);
   key.erase("ranks");
   std::map<std::string, std::vector<double>> logs;  // by fingerprint
+  // Most rows have the same fingerprint as the row before them, which saves the searches of PlaceOf.
+  const std::string* known = nullptr;
+  Place place;  // of the fingerprint `known`
   for (const db::CurveRow* row : rows) {
-    const Place place = PlaceOf(key, name, cell.ranks, row->fingerprint);
+    if (known == nullptr || *known != row->fingerprint)
+      place = PlaceOf(key, name, cell.ranks, row->fingerprint);
+    known = &row->fingerprint;
     if (row->epoch_seconds && seconds.Contains(*row->epoch_seconds))
-      place.epoch_seconds.push_back(*row->epoch_seconds);
+      place.epoch_seconds->push_back(*row->epoch_seconds);
     if (block >= 0) {
       logs[row->fingerprint].push_back(std::log(*row->throughput));
       continue;
     }
-    place.sample.block.push_back(block_of_repeat_[row->repeat]);
-    place.sample.value.push_back(*row->throughput);
-    if (row->started > 0) place.sample.time.push_back(static_cast<double>(row->started) / 1e6);
+    place.sample->block.push_back(block_of_repeat_[row->repeat]);
+    place.sample->value.push_back(*row->throughput);
+    if (row->started > 0) place.sample->time.push_back(static_cast<double>(row->started) / 1e6);
   }
   for (const auto& [fingerprint, values] : logs) {
-    const Place place = PlaceOf(key, name, cell.ranks, fingerprint);
-    place.sample.block.push_back(block);
-    place.sample.value.push_back(std::exp(Mean(values)));
+    Sample& sample = *PlaceOf(key, name, cell.ranks, fingerprint).sample;
+    sample.block.push_back(block);
+    sample.value.push_back(std::exp(Mean(values)));
   }
 }
 

@@ -68,6 +68,8 @@ class MachineRatios {
   // `cells` is from GroupCells of these studies, and must outlive this object.
   MachineRatios(const std::vector<StudyRows>& studies, const CellGroups& cells);
   CellRatios& of(const std::string& fingerprint) { return ratios_.at(fingerprint); }
+  // Returns the confidence of the intervals.
+  double confidence() const { return bootstrap_.critical().confidence(); }
 
  private:
   const BlockBootstrap bootstrap_;

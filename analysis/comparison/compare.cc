@@ -16,8 +16,11 @@ namespace scalelab::analysis {
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
 
-double TukeyCritical(size_t groups, double df, double confidence) {
-  return StudentizedRangeQuantile(confidence, static_cast<int>(groups), df) / std::sqrt(2.0);
+double TukeyCriticalValues::Of(size_t candidates, double df) {
+  double& known = known_[{candidates, df}];
+  if (known == 0)
+    known = StudentizedRangeQuantile(confidence_, static_cast<int>(candidates), df) / std::sqrt(2.0);
+  return known;
 }
 
 double EquivalenceP(double g, double error, double df, double d) {
@@ -35,10 +38,9 @@ ComparedPair::Verdict VerdictOf(const ComparedPair& pair, double confidence) {
 
 absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
                                                        double equivalent, CellRatios& ratios,
+                                                       TukeyCriticalValues& critical,
                                                        const std::function<bool()>& over) {
-  const double confidence = ratios.bootstrap().critical().confidence();
   std::vector<ComparedPair> pairs;
-  std::map<double, double> critical;  // by degrees of freedom
   for (size_t i = 0; i < candidates.size(); ++i) {
     for (size_t j = i + 1; j < candidates.size(); ++j) {
       if (over()) return absl::CancelledError("nobody waits for the comparison");
@@ -52,13 +54,12 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
       pair.mutable_effect()->set_mean(std::expm1(g));
       pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
       if (ratio->df > 0) {
-        double& tukey = critical[ratio->df];
-        if (tukey == 0) tukey = TukeyCritical(candidates.size(), ratio->df, confidence);
+        const double tukey = critical.Of(candidates.size(), ratio->df);
         pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
         pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
         if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
       }
-      pair.set_verdict(VerdictOf(pair, confidence));
+      pair.set_verdict(VerdictOf(pair, critical.confidence()));
     }
   }
   return pairs;
@@ -120,6 +121,7 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
   scalelab::v1::CompareCellsResponse response;
   response.set_axis(axis);
   MachineRatios ratios(studies, cells);
+  TukeyCriticalValues critical(ratios.confidence());
   for (const CellGroup& group : cells.groups) {
     if (group.candidates.size() < 2) continue;
     CellRatios& of_machine = ratios.of(group.fingerprint);
@@ -127,7 +129,7 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
     (void)google::protobuf::util::JsonStringToMessage(group.key.dump(), out.mutable_key());
     out.set_ranks(group.ranks);
     out.set_fingerprint(group.fingerprint);
-    auto pairs = ComparePairs(group.candidates, equivalent, of_machine, over);
+    auto pairs = ComparePairs(group.candidates, equivalent, of_machine, critical, over);
     if (!pairs.ok()) return pairs.status();
     for (ComparedPair& pair : *pairs) {
       if (!pair.effect().has_low())

@@ -12,8 +12,11 @@
 // Intervals of a study with adaptive_repeats are computed at a higher confidence (precision.h).
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,14 +26,27 @@
 
 namespace scalelab::analysis {
 
+// Critical values of intervals of all pairs of several values, in standard errors. Each is computed once, because that takes
+// up to tens of milliseconds and most groups of a comparison need the same value.
+class TukeyCriticalValues {
+ public:
+  explicit TukeyCriticalValues(double confidence) : confidence_(confidence) {}
+  double confidence() const { return confidence_; }
+  // Returns the critical value of all pairs of `candidates` values.
+  double Of(size_t candidates, double df);
+
+ private:
+  const double confidence_;
+  std::map<std::pair<size_t, double>, double> known_;
+};
+
 // Returns all pairs of the candidates, each with effect, interval and verdict. `equivalent` is a relative difference; 0: no
-// test of equivalence. Returns CANCELLED soon after `over` returns true.
+// test of equivalence. `critical` has the confidence of `ratios`. Returns CANCELLED soon after `over` returns true.
 absl::StatusOr<std::vector<scalelab::v1::ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
                                                                      double equivalent, CellRatios& ratios,
+                                                                     TukeyCriticalValues& critical,
                                                                      const std::function<bool()>& over);
 
-// Returns the critical value of intervals of all pairs of `candidates` values, in standard errors.
-double TukeyCritical(size_t candidates, double df, double confidence);
 // Returns the larger p value of the two one-sided tests that the effect `g`, a logarithm with this standard error, is within
 // +-log(1 + equivalent).
 double EquivalenceP(double g, double error, double df, double equivalent);

@@ -84,21 +84,18 @@ std::optional<double> WelchDf(const Moments& a, const Moments& b) {
 // tens of milliseconds.
 class CriticalDifferences {
  public:
-  explicit CriticalDifferences(double confidence) : of_means(confidence) {}
+  explicit CriticalDifferences(double confidence) : of_means(confidence), of_pairs_(confidence) {}
   double confidence() const { return of_means.confidence(); }
   double Of(size_t candidates, double df) {
     if (candidates == 2) return of_means.T(df);
-    double& known = known_[{candidates, std::min(static_cast<int>(df), kMostDf)}];
-    if (known == 0)
-      known = TukeyCritical(candidates, std::min(std::floor(df), static_cast<double>(kMostDf)), confidence());
-    return known;
+    return of_pairs_.Of(candidates, std::min(std::floor(df), kMostDf));
   }
 
   const CriticalValues of_means;
 
  private:
-  static constexpr int kMostDf = 200;
-  std::map<std::pair<size_t, int>, double> known_;
+  static constexpr double kMostDf = 200;
+  TukeyCriticalValues of_pairs_;
 };
 
 ComparedPair ComparePair(const StudyCell& a, const StudyCell& b, size_t candidates, double equivalent,

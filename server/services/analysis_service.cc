@@ -76,8 +76,10 @@ void NameApart(const std::deque<Input>& inputs, std::vector<analysis::StudyRows>
   }
 }
 
-absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsRequest& request,
-                     const std::function<bool()>& over, v1::CompareCellsResponse* response) {
+}  // namespace
+
+absl::Status ComputeComparison(db::Store& store, ClientCall& call, const v1::CompareCellsRequest& request,
+                               const std::function<bool()>& over, v1::CompareCellsResponse* response) {
   if (request.studies_size() == 0 || request.studies_size() > kMostStudies)
     return absl::InvalidArgumentError(
         absl::StrCat("studies has ", request.studies_size(), " names; it must have 1 to ", kMostStudies));
@@ -110,8 +112,8 @@ absl::Status Compare(db::Store& store, ClientCall& call, const v1::CompareCellsR
   return absl::OkStatus();
 }
 
-absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksRequest& request,
-                    const std::function<bool()>& over, v1::AdviseRanksResponse* response) {
+absl::Status ComputeAdvice(db::Store& store, ClientCall& call, const v1::AdviseRanksRequest& request,
+                           const std::function<bool()>& over, v1::AdviseRanksResponse* response) {
   constexpr double kMost = 1e9;
   if (auto s = CheckShare("min_gain", request.min_gain(), 1); !s.ok()) return s;
   if (auto s = CheckShare("rank_hour_price", request.rank_hour_price(), kMost); !s.ok()) return s;
@@ -131,13 +133,11 @@ absl::Status Advise(db::Store& store, ClientCall& call, const v1::AdviseRanksReq
   return AddMeasured(store, input->study, over, *response->mutable_measured());
 }
 
-}  // namespace
-
 grpc::ServerUnaryReactor* AnalysisService::CompareCells(grpc::CallbackServerContext* context,
                                                         const v1::CompareCellsRequest* request,
                                                         v1::CompareCellsResponse* response) {
   return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
-    return Compare(
+    return ComputeComparison(
         handler_.store, call.client(), request, [&call] { return call.over(); }, &call.response);
   });
 }
@@ -146,7 +146,7 @@ grpc::ServerUnaryReactor* AnalysisService::AdviseRanks(grpc::CallbackServerConte
                                                        const v1::AdviseRanksRequest* request,
                                                        v1::AdviseRanksResponse* response) {
   return AnswerOn(handler_.pools.heavy, handler_, context, response, [this, request = *request](auto& call) {
-    return Advise(
+    return ComputeAdvice(
         handler_.store, call.client(), request, [&call] { return call.over(); }, &call.response);
   });
 }

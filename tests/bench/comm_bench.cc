@@ -22,7 +22,8 @@
 #include <vector>
 
 #include "tests/bench/figure.h"
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
+#include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/comm/ring_all_reduce.h"
 #include "worker/trainer/errors.h"
 

@@ -13,8 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "scalelab/v1/cluster.grpc.pb.h"
 #include "scalelab/v1/study.grpc.pb.h"
+#include "server/identity/session_tokens.h"
 #include "server/rpc/auth.h"
 
 namespace scalelab::bench {
@@ -75,6 +77,14 @@ std::shared_ptr<grpc::Channel> Daemon::Connect() const {
                                    grpc::InsecureChannelCredentials(), arguments);
 }
 
+std::string Daemon::Key() const {
+  return std::string(absl::StripAsciiWhitespace(e2e::ReadFile(directory_ + "/data/server.key")));
+}
+
+std::string Daemon::AuthorizationOf(const std::string& user) const {
+  return absl::StrCat("Bearer ", server::SessionTokens(Key()).Issue(user, "bench", absl::Now()));
+}
+
 bool Daemon::Answers() const {
   v1::ListStudiesResponse studies;
   return v1::StudyService::NewStub(Connect())->ListStudies(Within(kPatience).get(), {}, &studies).ok();
@@ -104,8 +114,7 @@ std::vector<std::pair<std::string, std::string>> Daemon::Allocations() const {
   const grpc::Status status =
       v1::ClusterService::NewStub(Connect())->GetCluster(Within(kPatience).get(), {}, &cluster);
   Require(status.ok(), "cannot list the allocations: " + status.error_message());
-  const std::string key = e2e::ReadFile(directory_ + "/data/server.key");
-  const server::Auth auth("", std::string(absl::StripAsciiWhitespace(key)));
+  const server::Auth auth("", Key());
   std::vector<std::pair<std::string, std::string>> found;
   for (const v1::Allocation& allocation : cluster.allocations()) {
     const std::string token = allocation.name().substr(allocation.name().rfind('/') + 1);

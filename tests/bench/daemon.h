@@ -33,6 +33,8 @@ class Daemon {
   pid_t pid() const { return process_->pid(); }
   // Resident memory in MB.
   double Memory() const { return static_cast<double>(e2e::ResidentBytes(pid())) / 1e6; }
+  // Returns the value of the metadata "authorization" for calls of this user, who needs no account. It is valid for 30 minutes.
+  std::string AuthorizationOf(const std::string& user) const;
   // Returns whether a call is answered.
   bool Answers() const;
   // Submits a study. Returns its name; aborts with a message if the study is refused.
@@ -42,6 +44,8 @@ class Daemon {
   std::vector<std::pair<std::string, std::string>> Allocations() const;
 
  private:
+  std::string Key() const;  // the secret of the server
+
   std::string directory_;
   int tcp_port_ = 0;
   std::unique_ptr<e2e::Background> process_;

@@ -26,6 +26,7 @@ namespace {
 constexpr int kClients = 64;
 constexpr int kHanging = 4;
 constexpr int kThinkers = 2000;
+constexpr int kUsers = 20;  // of the thinking clients; at most 256 calls of one user may wait for a thread
 constexpr double kTargetMs = 50, kThinkTargetMs = 500;
 constexpr std::chrono::seconds kCallLimit{60};
 
@@ -142,9 +143,13 @@ Latencies AtFullSpeed(const Daemon& daemon, const Subjects& subjects, double sec
 // A client that calls ListRuns and GetRun in turn, and waits for a second after each answer.
 class Thinker {
  public:
-  Thinker(const std::shared_ptr<grpc::Channel>& channel, const Subjects& subjects, std::atomic<bool>& stop,
-          std::function<void()> stopped)
-      : stub_(v1::RunService::NewStub(channel)), stop_(stop), stopped_(std::move(stopped)) {
+  // `authorization`: Daemon::AuthorizationOf the client's user.
+  Thinker(const std::shared_ptr<grpc::Channel>& channel, std::string authorization, const Subjects& subjects,
+          std::atomic<bool>& stop, std::function<void()> stopped)
+      : stub_(v1::RunService::NewStub(channel)),
+        authorization_(std::move(authorization)),
+        stop_(stop),
+        stopped_(std::move(stopped)) {
     list_.set_parent(subjects.study);
     list_.set_page_size(100);
     get_.set_name(subjects.run);
@@ -160,6 +165,7 @@ class Thinker {
   void Call() {
     if (stop_) return stopped_();
     context_ = Within(kCallLimit);
+    context_->AddMetadata("authorization", authorization_);
     start_ = e2e::Now();
     const bool list = listed_ = !listed_;
     const auto done = [this, list](const grpc::Status& status) {
@@ -173,6 +179,7 @@ class Thinker {
   }
 
   std::unique_ptr<v1::RunService::Stub> stub_;
+  const std::string authorization_;
   std::atomic<bool>& stop_;
   std::function<void()> stopped_;
   std::unique_ptr<grpc::ClientContext> context_;
@@ -192,7 +199,9 @@ Latencies Thinking(const Daemon& daemon, const Subjects& subjects, int count, do
   std::atomic<int> running = count;
   std::vector<std::unique_ptr<Thinker>> thinkers;
   for (int i = 0; i < count; ++i) {
-    thinkers.push_back(std::make_unique<Thinker>(daemon.Connect(), subjects, stop, [&] { --running; }));
+    const std::string authorization = daemon.AuthorizationOf(absl::StrCat("user-", i % kUsers));
+    thinkers.push_back(
+        std::make_unique<Thinker>(daemon.Connect(), authorization, subjects, stop, [&] { --running; }));
     thinkers.back()->After(std::chrono::milliseconds(i * 2000 / count));
   }
   e2e::Pause(seconds);

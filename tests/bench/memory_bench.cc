@@ -187,21 +187,34 @@ Watch OpenWatch(const std::shared_ptr<grpc::Channel>& channel, const std::string
   return watch;
 }
 
-// Clients that close their own connection without ending their call.
+// Opens `count` watches, `per_connection` of them on each connection, and ends them when all are open. Returns the number of
+// watches that have received a state of the study.
+int OpenAndEndWatches(const Scene& scene, int count, int per_connection) {
+  constexpr size_t kGroup = 100;  // at most 256 calls of one user may wait for a thread
+  std::vector<Watch> watches;
+  std::shared_ptr<grpc::Channel> channel;
+  v1::WatchStudyResponse state;
+  size_t begun = 0;
+  int shown = 0;
+  for (int i = 0; i < count; ++i) {
+    if (i % per_connection == 0) channel = scene.daemon.Connect();
+    watches.push_back(OpenWatch(channel, scene.study));
+    if (watches.size() - begun < kGroup && i + 1 < count) continue;
+    for (; begun < watches.size(); ++begun) shown += watches[begun].reader->Read(&state) ? 1 : 0;
+  }
+  for (Watch& watch : watches) {
+    watch.context->TryCancel();
+    watch.reader->Finish();
+  }
+  return shown;
+}
+
+// Clients that open a watch over a connection of their own and then disconnect.
 bool DropWatches(Scene& scene) {
   scene.study = scene.daemon.Submit(CommandStudy({"true"}, 100));
   constexpr int kWave = 1000;
   int shown = 0;
-  for (int wave = 0; wave < scene.Scaled(10); ++wave) {
-    std::vector<Watch> watches;
-    for (int i = 0; i < kWave; ++i) watches.push_back(OpenWatch(scene.daemon.Connect(), scene.study));
-    v1::WatchStudyResponse state;
-    for (Watch& watch : watches) shown += watch.reader->Read(&state) ? 1 : 0;
-    for (Watch& watch : watches) {
-      watch.context->TryCancel();
-      watch.reader->Finish();
-    }
-  }
+  for (int wave = 0; wave < scene.Scaled(10); ++wave) shown += OpenAndEndWatches(scene, kWave, 1);
   if (shown < kWave * scene.Scaled(10))
     std::fprintf(stderr, "scalelab-bench: %d watches got no state\n", kWave * scene.Scaled(10) - shown);
   return scene.daemon.Answers();
@@ -219,20 +232,8 @@ bool WatchManyCells(Scene& scene) {
     for (int i = 1; i <= values; ++i) axis->add_values()->set_number_value(i);
   }
   scene.study = scene.daemon.Submit(spec);
-  std::vector<Watch> watches;
-  std::shared_ptr<grpc::Channel> channel;
-  for (int i = 0; i < 300; ++i) {
-    if (i % 100 == 0) channel = scene.daemon.Connect();
-    watches.push_back(OpenWatch(channel, scene.study));
-  }
-  v1::WatchStudyResponse state;
-  bool shown = true;
-  for (Watch& watch : watches) shown = watch.reader->Read(&state) && shown;
-  for (Watch& watch : watches) {
-    watch.context->TryCancel();
-    watch.reader->Finish();
-  }
-  return shown && scene.daemon.Answers();
+  constexpr int kWatches = 300;
+  return OpenAndEndWatches(scene, kWatches, 100) == kWatches && scene.daemon.Answers();
 }
 
 // --- Clients without a token

@@ -10,11 +10,13 @@
 #include <functional>
 #include <iostream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scalelab/v1/study.grpc.pb.h"
 #include "tests/bench/daemon.h"
 #include "tests/bench/service_bench.h"
+#include "tests/e2e/process.h"
 
 extern char** environ;
 
@@ -112,6 +114,24 @@ bool Measure(const std::string& name, const std::vector<std::string>& arguments,
   return true;
 }
 
+// Returns the formats that `study export` can write here. Parquet needs the Python client.
+std::vector<std::string> ExportFormats() {
+  std::vector<std::string> formats = {"csv", "json", "sqlite"};
+  const e2e::Output probe = e2e::RunProgram({"python3", "-c", "import pandas, pyarrow, scalelab.__main__"});
+  if (probe.code == 0) {
+    formats.emplace_back("parquet");
+    return formats;
+  }
+  // The last line of Python's message names the missing package.
+  const absl::string_view printed = absl::StripAsciiWhitespace(probe.err);
+  const absl::string_view reason = printed.substr(printed.rfind('\n') + 1);
+  std::cerr << "scalelab-bench: parameters/export_parquet is not measured: "
+            << (reason.empty() ? "python3 cannot be started" : reason)
+            << "; install python3 with pandas and pyarrow, run deploy/python-client, and set "
+               "PYTHONPATH=build/python/site\n";
+  return formats;
+}
+
 }  // namespace
 
 std::vector<Figure> RunParametersBench(const BenchOptions& options) {
@@ -128,14 +148,18 @@ std::vector<Figure> RunParametersBench(const BenchOptions& options) {
   std::vector<Figure> figures = {
       {absl::StrCat("parameters/", 400 * repeats, "_runs"), e2e::Now() - begin, "s"}};
   const std::string server = daemon.address(), some = "params.dropout>=0.2 and ranks=4";
-  const std::vector<std::pair<std::string, std::vector<std::string>>> commands = {
+  std::vector<std::pair<std::string, std::vector<std::string>>> commands = {
       {"list", {"run", "list", "last"}},
       {"list_json", {"run", "list", "last", "-o", "json"}},
       {"filter", {"run", "list", "last", "--where", some}},
       {"sort", {"run", "list", "last", "--sort", "-throughput", "--limit", "20"}},
-      {"export_csv", {"study", "export", "last", "-o", options.directory + "/export"}},
       {"curve", {"curve", "last"}},
       {"curve_svg", {"curve", "last", "--file", options.directory + "/curve.svg"}}};
+  for (const std::string& format : ExportFormats()) {
+    commands.emplace_back("export_" + format,
+                          std::vector<std::string>{"study", "export", "last", "--format", format, "-o",
+                                                   options.directory + "/export_" + format});
+  }
   for (const auto& [name, arguments] : commands) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), {"--server", server});

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "analysis/curve.h"
 #include "analysis/downsample.h"
 #include "server/cells/cells.h"
 #include "server/curves/study_curve.h"
+#include "server/rpc/client_call.h"
+#include "server/services/analysis_service.h"
 #include "tests/bench/bench_rows.h"
 
 namespace scalelab::bench {
@@ -16,6 +19,7 @@ using db::Store;
 using db::WriteBatch;
 
 constexpr double kTargetMilliseconds = 50;
+constexpr double kTargetOfAnalysis = 100;  // factors, comparisons and advice
 
 Figure Limit(std::string name, double milliseconds, double target = kTargetMilliseconds) {
   return {std::move(name), milliseconds, "ms", "target", target, milliseconds / target};
@@ -30,8 +34,36 @@ db::RunTimes Times(int ranks) {
   return times;
 }
 
+// Compares the engines of a study, and advises on its world sizes.
+void BenchAnalyses(Store& store, int64_t study, std::vector<Figure>& figures) {
+  const auto over = [] { return false; };
+  const std::string name = absl::StrCat("studies/", study);
+  server::Identity caller;
+  caller.user = "bench";
+  const auto compare = [&] {
+    server::ClientCall call(caller, "CompareCells", /*changes=*/false);
+    v1::CompareCellsRequest request;
+    request.add_studies(name);
+    request.set_axis("engine");
+    v1::CompareCellsResponse response;
+    Check(server::ComputeComparison(store, call, request, over, &response));
+    if (response.groups_size() == 0) Check(absl::InternalError("empty comparison"));
+  };
+  const auto advise = [&] {
+    server::ClientCall call(caller, "AdviseRanks", /*changes=*/false);
+    v1::AdviseRanksRequest request;
+    request.set_study(name);
+    v1::AdviseRanksResponse response;
+    Check(server::ComputeAdvice(store, call, request, over, &response));
+    if (response.advice_size() == 0) Check(absl::InternalError("empty advice"));
+  };
+  figures.push_back(
+      Limit("curve/comparison_of_100000_runs", MedianMilliseconds(7, compare), kTargetOfAnalysis));
+  figures.push_back(Limit("curve/advice_of_100000_runs", MedianMilliseconds(7, advise), kTargetOfAnalysis));
+}
+
 // A million runs with results: studies of 1,000 runs (10 cells of 100 repeats), and one study of 100,000
-// runs (1,000 cells).
+// runs (1,000 cells: 100 engines at 10 world sizes).
 void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
   const Place place(options, "curve");
   std::unique_ptr<Store> store = place.Open();
@@ -81,8 +113,9 @@ void BenchCurve(const BenchOptions& options, std::vector<Figure>& figures) {
   figures.push_back({"curve/first_of_100000_runs", Median(std::move(first)), "ms"});
   figures.push_back(Limit("curve/study_of_1000_runs", MedianMilliseconds(21, [&] { curve_of(small); })));
   figures.push_back(Limit("curve/study_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large); })));
-  figures.push_back(
-      Limit("curve/factors_of_100000_runs", MedianMilliseconds(7, [&] { curve_of(large, true); }), 100));
+  figures.push_back(Limit("curve/factors_of_100000_runs",
+                          MedianMilliseconds(7, [&] { curve_of(large, true); }), kTargetOfAnalysis));
+  BenchAnalyses(*store, large, figures);
 }
 
 void BenchAnalysis(std::vector<Figure>& figures) {

@@ -25,7 +25,7 @@ std::vector<Figure> RunShortRunsBench(const BenchOptions& options);
 //   quiet                  64 clients call without a pause
 //   hanging_directories    the same while the directories of four running attempts hang, and clients read outputs there;
 //                          needs root and /dev/fuse
-//   2000_thinking_clients  each client waits for a second after an answer
+//   2000_thinking_clients  each client waits for a second after an answer; they belong to 20 users
 std::vector<Figure> RunServiceBench(const BenchOptions& options);
 
 // viewers/N/...: processor time of scalelabd, latency of submits, memory, messages to browsers, and rate and latency of

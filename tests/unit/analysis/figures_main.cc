@@ -7,6 +7,7 @@
 #include <random>
 
 #include "analysis/communication.h"
+#include "analysis/concurrency.h"
 #include "analysis/distributions.h"
 #include "analysis/factors/gradient_noise.h"
 #include "analysis/factors/log_estimate.h"
@@ -28,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-// A study as samples: four cells of 1, 2, 4 and 8 ranks.
+// A study as samples: four cells of 1, 2, 4 and 8 times the ranks of the base case.
 struct Study {
   std::vector<double> ranks = {1, 2, 4, 8};
   std::vector<Sample> samples;
@@ -39,11 +40,13 @@ struct Law {
   double contention = 0.03, coherency = 0.002;
 };
 
-Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed, const Law& law = {}) {
+Study MakeStudy(int repeats, bool timed, double missing, uint64_t seed, const Law& law = {},
+                double base_ranks = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;
   Study study;
+  for (double& ranks : study.ranks) ranks *= base_ranks;
   study.samples.resize(study.ranks.size());
   double time = 1000;
   for (int block = 0; block < repeats; ++block) {
@@ -80,6 +83,7 @@ json Describe(const Study& study, int blocks, bool fits = true) {
                             {"value", sample.value},
                             {"time", sample.time},
                             {"mean", mean.mean()},
+                            {"median", mean.median()},
                             {"stddev", mean.stddev()},
                             {"low", mean.low()},
                             {"high", mean.high()}});
@@ -92,7 +96,9 @@ json Describe(const Study& study, int blocks, bool fits = true) {
     out["differences"].push_back({{"ratio", difference->ratio},
                                   {"error", difference->error},
                                   {"df", difference->df},
-                                  {"speedup", AsJson(ratio->estimate)}});
+                                  {"speedup", AsJson(ratio->estimate)},
+                                  {"median", ratio->estimate.median()},
+                                  {"stddev", ratio->estimate.stddev()}});
   }
   if (!fits) return out;
   for (const auto& fit : FitLaws(study.ranks, {0, 1, 2, 3}, 0, ratios)) {
@@ -174,6 +180,32 @@ json Communication(int repeats) {
   return out;
 }
 
+// Attempts that begin within a minute and take up to a minute. The first ones are the repeats of a cell. One of the other attempts
+// has not ended.
+json ConcurrentAttempts() {
+  constexpr int kAttempts = 12, kRepeats = 4;
+  std::mt19937_64 random(71);
+  std::uniform_int_distribution<db::Micros> within_a_minute(1, 60'000'000);
+  std::vector<db::AttemptTime> attempts;
+  std::vector<db::CurveRow> rows;
+  json out{{"repeats", kRepeats}};
+  for (int i = 0; i < kAttempts; ++i) {
+    const db::Micros assigned = within_a_minute(random), finished = assigned + within_a_minute(random);
+    attempts.push_back({assigned, i == kRepeats ? 0 : finished});
+    out["attempts"].push_back({assigned, attempts.back().finished});
+    if (i >= kRepeats) continue;
+    db::CurveRow& row = rows.emplace_back();
+    row.state = db::RunState::kSucceeded;
+    row.started = assigned, row.finished = finished;
+  }
+  Results results;
+  results.Cell(2).Ok(std::vector<double>(kRepeats, 100));
+  const auto curve = results.Curve({}, FindConcurrency(attempts, rows));
+  out["mean"] = curve.series(0).points(0).concurrent_attempts();
+  out["most"] = curve.series(0).points(0).most_concurrent_attempts();
+  return out;
+}
+
 json Bands() {
   json out;
   const std::vector<double> values = {100.5, 101, 99.25, 100, 102, 97.5, 100.25, 99};
@@ -206,29 +238,33 @@ struct Timed {
   }
 };
 
-// Some repeats lack the time of the communication. In others it is 0, or shorter than the exposed communication.
-Timed MakeTimes(int ranks, int repeats, std::mt19937_64& random) {
+// A step of 256 samples takes 1.5 s on one rank. Some repeats lack the time of the communication. In others it is 0, or shorter
+// than the exposed communication.
+Timed MakeTimes(int ranks, double samples, int repeats, std::mt19937_64& random) {
+  const double scale = samples / 256 / ranks;
   std::uniform_real_distribution<double> uniform(0.8, 1.2), communication(-0.1, 1.2);
   Timed timed;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     db::RunTimes& times = timed.times.emplace_back();
     for (int rank = 0; rank < ranks; ++rank) {
       db::RunTimes::Rank& of_rank = times.ranks.emplace_back();
-      of_rank.step = 1.5 / ranks * (1 + 0.01 * repeat);
-      of_rank.exposed = ranks == 1 ? 0 : 0.3 * uniform(random) / ranks;
-      of_rank.data = 0.05 * uniform(random) / ranks;
+      of_rank.step = 1.5 * scale * (1 + 0.01 * repeat);
+      of_rank.exposed = ranks == 1 ? 0 : 0.3 * uniform(random) * scale;
+      of_rank.data = 0.05 * uniform(random) * scale;
     }
-    if (random() % 5 != 0) times.comm_total = std::max(0.0, communication(random)) / ranks;
+    if (random() % 5 != 0) times.comm_total = std::max(0.0, communication(random)) * scale;
   }
-  timed.cell = {ranks, 256, {}};
+  timed.cell = {ranks, samples, {}};
   for (int repeat = 0; repeat < repeats; ++repeat)
     timed.cell.repeats.push_back(*PartsOf(timed.times[static_cast<size_t>(repeat)], repeat));
   return timed;
 }
 
-json Factors(int repeats, uint64_t seed) {
+// Strong scaling from 1 to 4 ranks, or weak scaling from 2 to 4 ranks.
+json Factors(int repeats, uint64_t seed, bool weak) {
   std::mt19937_64 random(seed);
-  const Timed base = MakeTimes(1, repeats, random), point = MakeTimes(4, repeats, random);
+  const Timed base = MakeTimes(weak ? 2 : 1, weak ? 512 : 256, repeats, random);
+  const Timed point = MakeTimes(4, weak ? 1024 : 256, repeats, random);
   const auto factors = MakeFactors(point.cell, &base.cell, CriticalValues(0.95));
   const auto slowest = *SlowestRank(point.cell, 0.95);
   json measured;
@@ -236,6 +272,7 @@ json Factors(int repeats, uint64_t seed) {
     measured = {{"seconds", AsJson(factors.communication_seconds())}, {"hidden", AsJson(factors.hidden())}};
   return {{"base", base.Input()},
           {"point", point.Input()},
+          {"samples", {{"base", base.cell.samples}, {"point", point.cell.samples}}},
           {"load_balance", AsJson(factors.load_balance())},
           {"data", AsJson(factors.data())},
           {"communication", AsJson(factors.communication())},
@@ -351,6 +388,7 @@ json AllFigures() {
     out["studies"].push_back(Describe(MakeStudy(n, false, 0.2, 5), n, n < 70));
   }
   out["studies"].push_back(Describe(MakeStudy(90, false, 0.05, 6), 90, false));
+  for (const int n : {2, 5, 9, 70}) out["studies"].push_back(Describe(MakeStudy(n, true, 0, 8, {}, 2), n));
   // Parameters at the ends of their ranges.
   for (const Law& law : {Law{-0.02, 0.004}, Law{0.15, -0.004}, Law{-0.03, -0.001}, Law{1.3, 0}}) {
     for (const int n : {2, 5, 9}) out["studies"].push_back(Describe(MakeStudy(n, false, 0, 7, law), n));
@@ -361,10 +399,13 @@ json AllFigures() {
     out["outliers"].push_back(Outliers(n, 0.2, static_cast<uint64_t>(n)));
   }
   for (const int n : {3, 4, 7, 70}) out["communication"].push_back(Communication(n));
+  out["concurrency"] = ConcurrentAttempts();
   out["bands"] = Bands();
   for (const int n : {2, 3, 4, 5, 8, 10}) {
-    for (const uint64_t seed : {0, 100, 200, 300})
-      out["factors"].push_back(Factors(n, seed + static_cast<uint64_t>(n)));
+    for (const uint64_t seed : {0, 100, 200, 300}) {
+      for (const bool weak : {false, true})
+        out["factors"].push_back(Factors(n, seed + static_cast<uint64_t>(n), weak));
+    }
   }
   for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, 20 + static_cast<uint64_t>(n)));
   out["days"] = Days();

@@ -14,11 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-json Models(double serial, double coherency) {
+json Models(double serial, double coherency, int base_ranks = 1) {
   constexpr int kRanks = 48;
   std::vector<server::MeasuredSize> measured;
   json input;
-  for (const int ranks : {1, 2, 4, 8, 16}) {
+  for (const int times : {1, 2, 4, 8, 16}) {
+    const int ranks = base_ranks * times;
     const double wobble = 1 + 0.01 * (ranks % 3), p = ranks;
     measured.push_back({ranks, 500 * wobble * p / (1 + serial * (p - 1) + coherency * p * (p - 1))});
     input.push_back({ranks, measured.back().throughput});
@@ -34,25 +35,27 @@ json Models(double serial, double coherency) {
   return out;
 }
 
-// A study on 1 to 8 ranks whose ranks recorded buckets.
+// A study whose ranks recorded buckets. The base case has the fewest ranks, the largest size 8 times as many.
 struct Recorded {
   bool strong = true;
   server::RingCost ring;
   double communication = 0;  // of the largest size, as a multiple of its computation
+  int base_ranks = 1;
 };
 
 std::vector<server::RecordedSize> MakeSizes(const Recorded& recorded, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> wobble(0.9, 1.1);
   std::vector<server::RecordedSize> sizes;
-  for (const int ranks : {1, 2, 4, 8}) {
+  for (const int times : {1, 2, 4, 8}) {
+    const int ranks = recorded.base_ranks * times;
     server::RecordedSize& size = sizes.emplace_back();
     size.ranks = ranks;
     size.parts.batch = recorded.strong ? 256.0 / ranks : 64;
     size.parts.compute = (0.1 + 0.01 * size.parts.batch) * wobble(random);
     if (ranks > 1) {
       size.parts.exposed = 0.004 * ranks * wobble(random);
-      size.parts.communication = size.parts.compute * recorded.communication * ranks / 8 * wobble(random);
+      size.parts.communication = size.parts.compute * recorded.communication * times / 8 * wobble(random);
     }
     for (int run = 0; run < 3; ++run) {
       server::RecordedStep& step = size.steps.emplace_back();
@@ -103,7 +106,8 @@ json Replay(const Recorded& recorded, int ranks_per_node, const std::optional<se
 
 json PredictionFigures() {
   json out;
-  out["models"] = {Models(0.01, 0), Models(0.2, 0), Models(0.02, 0.001), Models(0.05, -0.0005)};
+  out["models"] = {Models(0.01, 0), Models(0.2, 0), Models(0.02, 0.001), Models(0.05, -0.0005),
+                   Models(0.02, 0.001, 2)};
   const server::RingCost fast{2e-4, 1e-9}, slow{1e-3, 2e-8};
   for (const bool strong : {true, false}) {
     for (const int ranks_per_node : {0, 4}) {
@@ -111,6 +115,7 @@ json PredictionFigures() {
       out["replays"].push_back(Replay({strong, slow, 1.5}, ranks_per_node, std::nullopt));
     }
     out["replays"].push_back(Replay({strong, fast, 0.1}, 0, slow));
+    out["replays"].push_back(Replay({strong, slow, 1.5, 2}, 0, std::nullopt));
   }
   std::vector<server::AllReduceTime> times;
   for (const int ranks : {2, 4, 8}) {

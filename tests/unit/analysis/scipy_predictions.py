@@ -5,22 +5,22 @@ from scipy import optimize, stats
 from scipy_check import check
 
 
-def solve(law, p, s):
-    """Weighted least squares of p / S = 1 + a (p - 1) + b p (p - 1)."""
-    columns, right = law_equations(law, p, s)
+def solve(law, p, s, base):
+    """Weighted least squares of y D(base) = D(p), where y = p / (base S) and D(p) = 1 + a (p - 1) + b p (p - 1)."""
+    columns, right = law_equations(law, p, s, base)
     return np.linalg.lstsq(columns, right, rcond=None)[0]
 
 
-def solve_possible(law, p, s):
+def solve_possible(law, p, s, base):
     """The same for parameters of at least 0, and a fraction of at most 1."""
-    columns, right = law_equations(law, p, s)
+    columns, right = law_equations(law, p, s, base)
     return np.clip(optimize.nnls(columns, right)[0], 0, 1 if law == "amdahl" else 1e9)
 
 
-def law_equations(law, p, s):
-    y = p / s
-    columns = [(p - 1) / y] if law == "amdahl" else [(p - 1) / y, p * (p - 1) / y]
-    return np.array(columns).T, 1 - 1 / y
+def law_equations(law, p, s, base):
+    y = p / (base * s)
+    columns = [(p - 1) / y - (base - 1), p * (p - 1) / y - base * (base - 1)]
+    return np.array(columns[:1] if law == "amdahl" else columns).T, 1 - 1 / y
 
 
 def fit_relative(columns, y):
@@ -63,10 +63,10 @@ def check_models(figures):
     ranks, predicted = figures["ranks"], figures["predicted"]
     s = throughput / throughput[0]
     cost = p / throughput
-    serial = solve_possible("amdahl", p[1:], s[1:])[0]
-    check("amdahl", predicted["amdahl"], throughput[0] * ranks / (1 + serial * (ranks - 1)))
-    a, b = solve_possible("usl", p[1:], s[1:])
-    check("usl", predicted["usl"], throughput[0] * ranks / (1 + a * (ranks - 1) + b * ranks * (ranks - 1)))
+    for law in ("amdahl", "usl"):
+        a, b = [*solve_possible(law, p[1:], s[1:], p[0]), 0.0][:2]
+        of_base, of_ranks = (q / (1 + a * (q - 1) + b * q * (q - 1)) for q in (p[0], ranks))
+        check(law, predicted[law], throughput[0] * of_ranks / of_base)
     power = np.polyfit(np.log(p[-2:]), np.log(throughput[-2:]), 1)
     line = np.polyfit(np.log2(p[-2:]), cost[-2:], 1)
     models = {"log-log": np.exp(np.polyval(power, np.log(ranks))),

@@ -59,14 +59,14 @@ def left_out_fits(law, study, p, smallest):
         else:
             jackknife = Model(rest, study["blocks"], drifts(rest, study["blocks"]))
             s = np.exp([0.0] + [jackknife.compare(i, 0)[0] for i in range(1, len(p))])
-        yield solve(law, p, s)
+        yield solve(law, p, s, p[0])
 
 
 def check_fit(fit, study, model, speedups, logs):
     law, p = fit["law"], np.array(study["ranks"])
     names = ["serial_fraction"] if law == "amdahl" else ["contention", "coherency"]
     top = 1 if law == "amdahl" else 1e9
-    estimate, shown = solve(law, p, speedups), solve_possible(law, p, speedups)
+    estimate, shown = solve(law, p, speedups, p[0]), solve_possible(law, p, speedups, p[0])
     smallest = min(len(cell["value"]) for cell in study["cells"])
     complete = all(cell["block"] == study["cells"][0]["block"] for cell in study["cells"])
     drawn = complete and LEAST_RESAMPLED <= smallest <= MOST_RESAMPLED
@@ -82,7 +82,7 @@ def check_fit(fit, study, model, speedups, logs):
         check(name + " low", low, min(np.clip(estimate[k] - half, 0, top), mean), terms)
         check(name + " high", high, max(np.clip(estimate[k] + half, 0, top), mean), terms)
     # Lack of fit: generalised least squares of the deviations on the level and the derivatives of the law by the parameters that
-    # are not at an end of their range.
+    # are not at an end of their range. The ranks of the base case change only the level.
     a = np.array(list(shown) + [0.0] * (2 - len(shown)))
     d = 1 + a[0] * (p - 1) + a[1] * p * (p - 1)
     weight = 1 / np.sqrt([model.variance_of(i) / len(study["cells"][i]["value"]) for i in range(len(p))])
@@ -97,8 +97,11 @@ def check_fit(fit, study, model, speedups, logs):
     check("p", fit["p"], stats.f.sf(f, df, model.nu))
 
 
-def check_speedup(speedup, a, b, model, log_ratio, error):
+def check_speedup(difference, a, b, model, log_ratio, error):
     """Checks the ratio of two cells. Returns it."""
+    speedup = difference["speedup"]
+    check("median of ratios", difference["median"], np.median(a / b))
+    check("deviation of ratios", difference["stddev"], np.std(a / b, ddof=1))
     n = len(a)
     if n < LEAST_RESAMPLED:
         half, ratio = student(0.975, model.nu) * error, np.exp(log_ratio)
@@ -117,6 +120,7 @@ def check_study(study):
     for cell in cells:
         n, value = len(cell["value"]), np.array(cell["value"])
         check("mean", cell["mean"], value.mean())
+        check("median", cell["median"], np.median(value))
         if n < 2:
             continue
         check("deviation", cell["stddev"], value.std(ddof=1))
@@ -136,7 +140,7 @@ def check_study(study):
         check("ratio", difference["ratio"], np.exp(log_ratio))
         check("error", difference["error"], error)
         check("nu", difference["df"], model.nu)
-        speedups.append(check_speedup(difference["speedup"], *in_common(cells[i], cells[0]), model, log_ratio, error))
+        speedups.append(check_speedup(difference, *in_common(cells[i], cells[0]), model, log_ratio, error))
     for fit in study.get("fits", []):
         check_fit(fit, study, model, np.array(speedups), np.array(logs))
 
@@ -197,6 +201,18 @@ def check_communication(figures):
     check_estimate("hidden", figures["hidden"], (1 - ratio, 1 - high, 1 - low))
 
 
+def check_concurrency(figures):
+    begins, ends = np.array([(begin, end or np.inf) for begin, end in figures["attempts"]]).T
+    means, counts = [], []
+    for begin, end in figures["attempts"][:figures["repeats"]]:
+        common = np.minimum(ends, end) - np.maximum(begins, begin)
+        means.append(common[common > 0].sum() / (end - begin))
+        # The number of attempts increases only where one begins.
+        counts += [((begins <= t) & (t < ends)).sum() for t in begins if begin <= t < end]
+    check("concurrent attempts", figures["mean"], np.mean(means))
+    same("most concurrent attempts", figures["most"], max(counts))
+
+
 def check_bands(figures):
     for values, floor, median, width in figures:
         check("median of a band", median, np.median(values))
@@ -245,13 +261,16 @@ def check_factors(figures):
         times["busy"] = (times["work"] + times["data"]).max(axis=1)
     work, step = point["work"], point["step"].max(axis=1)
     balance, data, communication = work.mean(axis=1) / work.max(axis=1), work.max(axis=1) / point["busy"], point["busy"] / step
-    computation = base["work"].mean(axis=1) / (4 * work.mean(axis=1))
+    batch = {name: figures["samples"][name] / len(figures[name][0]["step"]) for name in ("base", "point")}  # of a rank
+    # The computation of a rank of the point at the speed of the base case.
+    at_base_speed = base["work"].mean(axis=1) * batch["point"] / batch["base"]
+    computation = at_base_speed / work.mean(axis=1)
     check_estimate("load balance", figures["load_balance"], geometric(balance, 1))
     check_estimate("data", figures["data"], geometric(data, 1))
     check_estimate("communication", figures["communication"], geometric(communication, 1))
     check_estimate("computation", figures["computation"], geometric(computation))
     check_estimate("product", figures["product"], geometric(balance * data * communication * computation))
-    ideal = min(base["work"].mean() / 4, work.mean())
+    ideal = min(at_base_speed.mean(), work.mean())
     parts = np.array([ideal, work.mean(), work.max(axis=1).mean(), point["busy"].mean(), step.mean()])
     for name, actual, expected in zip(("ideal", "slower", "imbalance", "data", "communication"), figures["shares"],
                                       np.diff(parts, prepend=0) / step.mean()):
@@ -343,6 +362,7 @@ def main():
         check_outliers(outliers)
     for communication in figures["communication"]:
         check_communication(communication)
+    check_concurrency(figures["concurrency"])
     check_bands(figures["bands"])
     for factors in figures["factors"]:
         check_factors(factors)

@@ -123,6 +123,22 @@ TEST(Compare, OtherHardwareIsNeverCompared) {
   EXPECT_THAT(response.notes(), Contains(HasSubstr("2 kinds of hardware")));
 }
 
+TEST(Compare, RunsOfACellThatAlternateBetweenMachinesAreComparedOnEach) {
+  Results results;
+  for (const char* engine : {kA, kB}) {
+    results.Cell(1, engine);
+    for (int i = 0; i < 3; ++i)
+      results.Ok({engine == kA ? 110.0 : 100.0}, "a100").Ok({engine == kA ? 80.0 : 100.0}, "v100");
+  }
+  const auto response = results.Compare({&results}, "engine", 0);
+  ASSERT_EQ(response.groups_size(), 2);
+  for (const auto& group : response.groups()) {
+    ASSERT_EQ(group.pairs_size(), 1);
+    EXPECT_EQ(group.pairs(0).n(), 3);
+    EXPECT_NEAR(group.pairs(0).effect().mean(), group.fingerprint() == "a100" ? 0.1 : -0.2, 1e-9);
+  }
+}
+
 // Engine a was measured on both days, b on the first and c on the second only. The second day is 10% slower.
 TEST(Compare, CellsThatBothStudiesHaveConnectTheirDays) {
   Results first, second;
