@@ -17,6 +17,7 @@ std::vector<Engine> MakeEngines() {
   using enum Engine::Synchronisation;
   constexpr auto kNone = Rendezvous::kNone, kMpi = Rendezvous::kMpi;
   constexpr auto kOptional = Engine::Gpus::kOptional, kRequired = Engine::Gpus::kRequired;
+  constexpr auto kNoGpus = Engine::Gpus::kNever;
   constexpr unsigned kNothing = 0, kCompile = Sum(ParameterGroup::kCompile);
   constexpr unsigned kBuckets = Sum(ParameterGroup::kBuckets);
   constexpr unsigned kParts = Sum(ParameterGroup::kParts);
@@ -39,7 +40,7 @@ std::vector<Engine> MakeEngines() {
   constexpr unsigned kOwnProgram = kStep | kCheckpoint | Sum(ParameterGroup::kCustom);
 
   const Names all = {};
-  const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"};
+  const Names gloo = {"gloo", "nccl"}, mpi = {"mpi", "nccl"}, nccl = {"nccl"}, only_mpi = {"mpi"};
   const Names only_auto = {"auto"};  // the framework chooses its communication library
   const Names without_fp16 = {"fp32", "amp-bf16"}, unscaled = {"fp32", "tf32", "amp-bf16"};
   const Names half = {"none", "fp16"}, halves = {"none", "fp16", "bf16"};
@@ -80,13 +81,13 @@ std::vector<Engine> MakeEngines() {
       {"pytorch/dp", kAdapter, "pytorch", "pytorch_dp.py", kNone, true, kRequired, only_auto, all, many, own_batch, kNothing},
       {"horovod/pytorch", kAdapter, "pytorch", "horovod_pytorch.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
       {"horovod/tensorflow", kAdapter, "tensorflow", "horovod_tensorflow.py", kMpi, false, kOptional, mpi, all, many, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
-      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kOptional, mpi, without_fp16, few, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
+      {"horovod/mxnet", kAdapter, "mxnet", "horovod_mxnet.py", kMpi, false, kNoGpus, only_mpi, without_fp16, few, own_batch, kFusion | kCheckpoint, kNotMeasured, half},
       {"tensorflow/mirrored", kAdapter, "tensorflow", "tensorflow_mirrored.py", kNone, true, kOptional, nccl, all, many, own_batch, kCheckpoint},
       {"tensorflow/multiworker-mirrored", kAdapter, "tensorflow", "tensorflow_multiworker.py", kNone, false, kOptional, nccl, all, many, own_batch, kCheckpoint},
       {"keras/tensorflow", kAdapter, "keras-tensorflow", "keras_tensorflow.py", kNone, false, kOptional, nccl, all, many, own_batch, kCheckpoint},
       {"keras/jax", kAdapter, "keras-jax", "keras_jax.py", kNone, false, kOptional, gloo, all, many, own_batch, kCheckpoint},
       {"keras/pytorch", kAdapter, "pytorch2", "keras_pytorch.py", kNone, false, kOptional, gloo, all, many, own_batch, kBuckets | kCompile | kCheckpoint},
-      {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kOptional, only_auto, without_fp16, few, own_batch, kCheckpoint},
+      {"mxnet/kvstore", kAdapter, "mxnet", "mxnet_kvstore.py", kNone, false, kNoGpus, only_auto, without_fp16, few, own_batch, kCheckpoint},
       {"custom", kCommand, "", "", kNone, false, kOptional, all, all, all, all, kOwnProgram},
   };
   // clang-format on

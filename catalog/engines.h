@@ -50,7 +50,7 @@ struct Engine {
     kAdapter,  // Python, with a script of worker/adapters
     kCommand,  // the command of the study
   };
-  enum class Gpus { kOptional, kRequired };
+  enum class Gpus { kOptional, kRequired, kNever };
   // When gradients are synchronised, for engines that can be compared with each other to measure the cost of communication.
   enum class Synchronisation {
     kOverlapped,     // while backward runs

@@ -31,8 +31,7 @@ struct EngineVariable {
 // Returns the table of these variables.
 const std::vector<EngineVariable>& EngineVariables();
 
-// A variable with a number of threads, such as OMP_NUM_THREADS. An engine that is in neither list does not
-// read it.
+// A variable with a number of threads, such as OMP_NUM_THREADS. Engines in neither list do not read it.
 struct ThreadVariable {
   absl::string_view key;                       // of a study: "env.OMP_NUM_THREADS"
   std::vector<absl::string_view> replaced_by;  // engines that use cpus_per_rank instead of its value

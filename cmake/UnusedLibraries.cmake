@@ -46,7 +46,7 @@ function(scalelab_empty_unused_libraries library pattern folder)
   foreach(name IN LISTS names)
     file(CREATE_LINK libempty.so ${folder}/${name} SYMBOLIC)
   endforeach()
-  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.c "/* Stands for libraries that a program names and never uses. */\n")
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.c "/* Replaces libraries that a program names and never uses. */\n")
   add_library(scalelab_empty SHARED ${CMAKE_CURRENT_BINARY_DIR}/empty.c)
   set_target_properties(scalelab_empty PROPERTIES OUTPUT_NAME empty LIBRARY_OUTPUT_DIRECTORY ${folder} LINKER_LANGUAGE C)
   # install(DIRECTORY) does not strip, and lintian reports libraries with symbols as an error.

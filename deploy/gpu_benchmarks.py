@@ -129,7 +129,8 @@ def run(trainer, engine, spec, ranks, timeout, adapters=ADAPTERS):
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as directory:
         with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as file:
             json.dump({"engine": engine, **spec}, file)
-        argv = [trainer] if engine.startswith("native/") else [sys.executable, "-B", os.path.join(adapters, "pytorch_ddp.py")]
+        row = _row_of(engine)
+        argv = [trainer] if row["program"] == "trainer" else [sys.executable, "-B", os.path.join(adapters, row["script"])]
         with open(os.path.join(directory, "errors"), "w+", encoding="utf-8", errors="replace") as errors, Meter(ranks) as meter:
             running = [subprocess.Popen(argv, env=_environment(directory, trainer, rank, ranks), stdout=errors, stderr=errors)
                        for rank in range(ranks)]
@@ -150,6 +151,12 @@ def run(trainer, engine, spec, ranks, timeout, adapters=ADAPTERS):
         figures["joules_per_sample"] = joules / (measured * spec["global_batch"])
     figures["last_loss"] = [e["metrics"]["train/loss"] for e in events if e["event"] == "step"][-1]
     return figures
+
+
+def _row_of(engine):
+    """Returns the row of the engine in catalog/engines.cc."""
+    with open(os.path.join(ADAPTERS, "scalelab", "run_parameters.json"), encoding="utf-8") as file:
+        return next(row for row in json.load(file)["engines"] if row["name"] == engine)
 
 
 def _environment(directory, trainer, rank, ranks):

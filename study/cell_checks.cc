@@ -98,8 +98,10 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
     out.push_back({grid_.Where(key, index, absl::StrCat("fixed.", key)), std::move(description)});
   };
   const bool own_program = RunsOwnProgram(run.engine());
+  const Engine* engine = FindEngine(run.engine());
+  const bool may_use_gpus = !own_program && (engine == nullptr || engine->gpus != Engine::Gpus::kNever);
   const bool cpu = !UsesGpus(run.device(), run.gpus_per_rank());
-  if (!own_program && run.device() == "cuda" && run.gpus_per_rank() == 0)
+  if (may_use_gpus && run.device() == "cuda" && run.gpus_per_rank() == 0)
     add("device", "device cuda needs GPUs; set resources.gpus_per_rank, for example to 1");
   for (EngineMisfit& misfit : EngineMisfits(run, spec_.resources())) {
     const bool of_grid = FindGridKey(misfit.key).parameter != nullptr;
@@ -109,7 +111,7 @@ std::vector<FieldViolation> CellChecker::WhyUnusable(const RunSpec& run,
     else
       out.push_back({std::string(misfit.key), std::move(misfit.sentence)});
   }
-  if (!own_program && cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
+  if (may_use_gpus && cpu && (run.precision() == "tf32" || run.precision() == "amp-fp16")) {
     add("precision", absl::StrCat("precision ", run.precision(),
                                   " needs GPUs; set resources.gpus_per_rank, or use fp32 or amp-bf16"));
   }

@@ -173,6 +173,11 @@ std::vector<EngineMisfit> EngineMisfits(const v1::RunSpec& run, const v1::Resour
         {"engine", absl::StrCat(who, " needs GPUs; set resources.gpus_per_rank, for example to 1, or use ",
                                 "pytorch/ddp")});
   }
+  if (engine->gpus == Engine::Gpus::kNever && !cpu) {
+    misfits.push_back({"engine", absl::StrCat(who,
+                                              " trains on CPUs only; remove resources.gpus_per_rank, set "
+                                              "device to cpu, or use another engine")});
+  }
   const std::string backend = NearestBackend(*engine, cpu);
   if (run.backend() != "auto" && !Takes(engine->backends, run.backend())) {
     misfits.push_back({"backend", absl::StrCat(who, " cannot use backend ", run.backend(), "; use ",

@@ -79,7 +79,7 @@ std::vector<std::string> Frameworks::Listed() const {
   std::vector<std::string> names;
   for (const Engine& engine : Engines()) {
     names.push_back(EngineOn(engine.name, false));
-    if (engine.program != Engine::Program::kAdapter) continue;
+    if (engine.program != Engine::Program::kAdapter || engine.gpus == Engine::Gpus::kNever) continue;
     const std::string on_gpus = Configured({&engine, true}).venv();
     if (on_gpus != Configured({&engine, false}).venv() && access(on_gpus.c_str(), F_OK) == 0)
       names.push_back(EngineOn(engine.name, true));

@@ -11,7 +11,7 @@
 #include <ostream>
 
 #include "tests/unit/trainer/small_model.h"
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/data/sampler.h"
 #include "worker/trainer/errors.h"

@@ -8,7 +8,7 @@
 
 #include "tests/contract/communicator_contract.h"
 #include "tests/contract/gpu_tensors.h"
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/device/device.h"
 
 namespace scalelab::trainer {

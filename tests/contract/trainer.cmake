@@ -10,7 +10,7 @@ if(SCALELAB_TRAINER)
 
   add_executable(process_communicator_contract_test ${CMAKE_CURRENT_LIST_DIR}/process_communicator_contract_test.cc)
   target_include_directories(process_communicator_contract_test PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(process_communicator_contract_test PRIVATE scalelab_worker_trainer_comm GTest::gtest scalelab_warnings)
+  target_link_libraries(process_communicator_contract_test PRIVATE scalelab_worker_trainer_backends GTest::gtest scalelab_warnings)
   scalelab_use_torch_header(process_communicator_contract_test)
   set_target_properties(process_communicator_contract_test PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

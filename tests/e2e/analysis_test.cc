@@ -116,7 +116,7 @@ TEST(Analysis, PredictionsComparisonsAndAdviceAreRightAndPredictionsGetTheirScor
   }
   EXPECT_EQ(studies["measured"].size(), 4u) << "two series of each study";
 
-  // 100 epochs of 6.4 s on one rank. The gain of each doubling is 1, so all four ranks pay.
+  // 100 epochs of 6.4 s on one rank. Each doubling doubles the speed, so four ranks are worth their price.
   const auto advised = service.Json({"advise", small, "--epochs", "100", "--price", "2"});
   ASSERT_EQ(advised["advice"].size(), 2u) << advised;
   for (const auto& advice : advised["advice"]) {

@@ -13,7 +13,8 @@
 #include <fstream>
 #include <thread>
 
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
+#include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 

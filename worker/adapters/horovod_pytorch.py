@@ -2,7 +2,7 @@
 from scalelab import horovod, training
 from scalelab.errors import RunError
 
-with training.importing("horovod/pytorch", "pytorch"):
+with training.importing("horovod/pytorch"):
     import horovod.torch as hvd
     import torch
 

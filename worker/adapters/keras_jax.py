@@ -38,7 +38,7 @@ class KerasJax(training.Engine):
         self._gpu = device.device_kind if device.platform == "gpu" else None
         self.takes_bytes = self.takes_bytes or self._gpu is not None
         self._convert = Conversion(jax.numpy, data, spec.augment) if self.takes_bytes else None
-        with training.importing(self.name, "keras-jax"):
+        with training.importing(self.name):
             import keras
 
         keras.mixed_precision.set_global_policy(loss_scale.KERAS_POLICIES.get(spec.precision, "float32"))
@@ -241,7 +241,7 @@ def _join(spec, rank, ranks):
     if cuda and visible is not None and len([gpu for gpu in visible.split(",") if gpu]) <= local_rank:
         choices.refuse_without_gpu(spec, f'jax with CUDA_VISIBLE_DEVICES "{visible}"', len(visible.split(",")), local_rank)
     choices.check(spec, ("nccl",) if cuda else ("gloo",), cuda)
-    with training.importing("keras/jax", "keras-jax"):
+    with training.importing("keras/jax"):
         import jax
 
     jax.config.update("jax_platforms", "cuda" if cuda else "cpu")

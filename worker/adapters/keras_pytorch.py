@@ -4,7 +4,7 @@ import os
 
 from scalelab import splitmix, training
 
-with training.importing("keras/pytorch", "pytorch2"):
+with training.importing("keras/pytorch"):
     import torch
     import torch.distributed as dist
 
@@ -52,7 +52,7 @@ class KerasPytorch(PytorchDdp):
     def make_model(self, data, parameters):
         os.environ["KERAS_BACKEND"] = "torch"
         os.environ["KERAS_TORCH_DEVICE"] = self.device.type
-        with training.importing(self.name, "pytorch2"):
+        with training.importing(self.name):
             import keras
 
             from scalelab import keras_models

@@ -24,9 +24,9 @@ class KerasTensorFlow(ClusterEngine):
     def __init__(self, spec, data, rank, ranks, parameters):
         os.environ["KERAS_BACKEND"] = "tensorflow"
         self.join(spec, rank, ranks)
-        tf, _ = load_tensorflow(spec, environment="keras-tensorflow")
+        tf, _ = load_tensorflow(spec)
         strategy = self.strategy(tf, spec)
-        with training.importing(self.name, "keras-tensorflow"):
+        with training.importing(self.name):
             import keras
 
         self.build(tf, keras, spec, data, rank, parameters, strategy)

@@ -1,7 +1,7 @@
 """Engine pytorch/ddp: torch.nn.parallel.DistributedDataParallel (Li et al. 2020), used as in its tutorials."""
 from scalelab import training
 
-with training.importing("pytorch/ddp", "pytorch"):
+with training.importing("pytorch/ddp"):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

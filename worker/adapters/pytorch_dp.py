@@ -2,7 +2,7 @@
 from scalelab import training
 from scalelab.errors import RunError
 
-with training.importing("pytorch/dp", "pytorch"):
+with training.importing("pytorch/dp"):
     import torch
     from torch import nn
 

@@ -3,7 +3,7 @@
 from scalelab import training
 from scalelab.errors import RunError
 
-with training.importing("pytorch/fsdp", "pytorch2"):
+with training.importing("pytorch/fsdp"):
     import torch
     import torch.distributed as dist
     from torch import nn

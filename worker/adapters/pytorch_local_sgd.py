@@ -5,7 +5,7 @@ native/local-sgd.
 """
 from scalelab import training
 
-with training.importing("pytorch/local-sgd", "pytorch"):
+with training.importing("pytorch/local-sgd"):
     import torch
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook

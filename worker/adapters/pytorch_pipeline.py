@@ -8,7 +8,7 @@ import copy
 from scalelab import choices, pipeline, training
 from scalelab.errors import RunError
 
-with training.importing("pytorch/pipeline", "pytorch2"):
+with training.importing("pytorch/pipeline"):
     import torch
     import torch.distributed as dist
     from torch import nn

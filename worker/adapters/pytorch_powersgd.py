@@ -1,7 +1,7 @@
 """Engine pytorch/powersgd: DistributedDataParallel with its PowerSGD communication hook (Vogels et al. 2019)."""
 from scalelab import choices, training
 
-with training.importing("pytorch/powersgd", "pytorch"):
+with training.importing("pytorch/powersgd"):
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 

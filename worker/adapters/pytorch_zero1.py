@@ -2,7 +2,7 @@
 ranks."""
 from scalelab import training
 
-with training.importing("pytorch/zero1", "pytorch"):
+with training.importing("pytorch/zero1"):
     import torch
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

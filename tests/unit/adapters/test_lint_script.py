@@ -1,5 +1,5 @@
-"""Tests the rules of deploy/lint for folders, names of files and subjects of commits, in a temporary repository. Programs such as
-clang-format are replaced."""
+"""Tests the rules of deploy/lint for folders, circles of folders, names of files and subjects of commits, in a temporary
+repository. Programs such as clang-format are replaced."""
 import os
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ class Rules(fixture.InDirectory):
             os.mkdir(self.path(folder))
         for program in PROGRAMS:
             os.symlink(sys.executable if program == "python3" else shutil.which(program), self.path(f"bin/{program}"))
-        for file in ("lint", "phase.sh", "named_files.py"):
+        for file in ("lint", "phase.sh", "include_circles.py", "named_files.py"):
             shutil.copy(os.path.join(DEPLOY, file), self.path("top/deploy"))
         self.write("top/db/store.h", "")
         self.environment = {"PATH": self.path("bin"), "HOME": self.dir, "GIT_CONFIG_NOSYSTEM": "1"}
@@ -63,6 +63,20 @@ class Rules(fixture.InDirectory):
                                                "lint: 1 findings"]))
         os.remove(self.path("top/db/39.cc"))
         self.assertEqual(self.lint()[0], 0)
+
+    def test_folders_that_include_each_other_in_a_circle_are_found(self):
+        for folder in ("a", "b", "c", "tests", "tests/unit"):
+            os.mkdir(self.path(f"top/{folder}"))
+        files = {"a/a.h": '#include "b/b.h"', "b/b.h": "int b;", "c/c.h": '#include "a/a.h"', "c/d.h": '#include "c/c.h"',
+                 "a/e.cc": '#include <c/c.h>\n#include "a/a.h"\n// #include "c/c.h"\n#include "c/generated.h"',
+                 "tests/test.cc": '#include "tests/unit/test.h"', "tests/unit/test.h": '#include "tests/other.h"', "tests/other.h": ""}
+        for name, text in files.items():
+            self.write(f"top/{name}", text + "\n")
+        self.commit("Begin")
+        self.assertEqual(self.lint()[:2], (0, ["lint: clean"]))
+        self.write("top/b/b.cc", '#include "b/b.h"\n#include "c/d.h"\n')
+        self.assertEqual(self.lint()[:2], (1, ["a -> b -> c -> a: folders include each other in a circle (a/a.h:1, b/b.cc:2, c/c.h:1); "
+                                               "remove one of these #include lines", "lint: 1 findings"]))
 
     def test_names_of_files_that_do_not_exist_are_found(self):
         self.write("top/README.md", "One\n[text](db/gone.md), `db/store.cc`.\n")

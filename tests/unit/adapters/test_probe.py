@@ -6,9 +6,13 @@ import sys
 import unittest
 
 import fixture
+import probe  # fixture adds its folder to the path
+from scalelab.spec import ENGINES
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 PROBE = os.path.join(SOURCE, "worker", "adapters", "probe.py")
+# Maps each engine with an adapter to its environment, as catalog/engines.cc does.
+ENVIRONMENTS = {name: row["environment"] for name, row in ENGINES.items() if row["program"] == "adapter"}
 
 
 class ProbeTest(fixture.InDirectory):
@@ -59,12 +63,8 @@ class ProbeTest(fixture.InDirectory):
         answer = self.probe("horovod/pytorch")
         self.assertEqual(answer["reason"], "ImportError: Extension horovod.torch has not been built")
 
-    def test_each_engine_with_an_adapter_has_a_probe(self):
-        with open(os.path.join(SOURCE, "worker", "adapters", "scalelab", "run_parameters.json"), encoding="utf-8") as file:
-            engines = [row["name"] for row in json.load(file)["engines"] if row["program"] == "adapter"]
-        done = subprocess.run([sys.executable, PROBE, "x"], capture_output=True, text=True, timeout=60, check=False)
-        for engine in engines:
-            self.assertRegex(done.stderr, f"(engines are|,) {engine}(,|\n)")
+    def test_each_engine_with_an_adapter_has_a_probe_with_its_environment(self):
+        self.assertEqual({engine: row[0] for engine, row in probe._ENGINES.items()}, ENVIRONMENTS)
 
     def test_unknown_engine(self):
         done = subprocess.run([sys.executable, PROBE, "x"], capture_output=True, text=True, timeout=60, check=False)
@@ -82,6 +82,19 @@ class FrameworksScriptTest(fixture.InDirectory):
         status, out, _ = self.frameworks("--list")
         self.assertEqual(status, 0)
         self.assertRegex(out, r"(?m)^keras-jax +not there +keras/jax$")
+
+    def test_environments_and_their_engines_are_those_of_the_catalog(self):
+        status, out, _ = self.frameworks("--list")
+        self.assertEqual(status, 0)
+        listed = {}  # by environment; the state before the engines is "not there"
+        for line in out.splitlines()[1:-1]:
+            name, engines = re.fullmatch(r"(\S+) +not there *(.*)", line).groups()
+            listed[name] = engines.split()
+        for name, engines in listed.items():
+            for engine in engines:
+                self.assertEqual(ENVIRONMENTS.get(engine), name.removesuffix("-cuda"), f"{engine} in {name}")
+        self.assertEqual({name for name, engines in listed.items() if engines and not name.endswith("-cuda")},
+                         set(ENVIRONMENTS.values()))
 
     def test_names_what_it_has(self):
         status, _, errors = self.frameworks("numpy")

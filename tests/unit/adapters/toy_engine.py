@@ -10,7 +10,8 @@ from scalelab import training
 COPIED = 256 << 20  # bytes
 
 if "lacking" in sys.argv:
-    with training.importing("toy/engine", "toys"):
+    training.ENGINES["toy/engine"] = {"environment": "toys"}
+    with training.importing("toy/engine"):
         import scalelab.no_such_framework  # noqa: F401
 
 

@@ -82,6 +82,26 @@ TEST(StudyEngines, EveryEngineButTheOneThatNeedsGpusTakesTheSimplestCell) {
   EXPECT_TRUE(ExpandStudy(On("pytorch/dp", "", R"("resources": {"gpus_per_rank": 1})")).ok());
 }
 
+TEST(StudyEngines, AnEngineThatTrainsOnCpusOnlyIsRefusedWithGpus) {
+  const std::string gpus = R"("resources": {"gpus_per_rank": 1})";
+  for (const std::string engine : {"horovod/mxnet", "mxnet/kvstore"}) {
+    const auto refused = Only("fixed.engine", absl::StrCat("engine ", engine,
+                                                           " trains on CPUs only; remove "
+                                                           "resources.gpus_per_rank, set device to cpu, or "
+                                                           "use another engine"));
+    EXPECT_THAT(Wrong(On(engine, "", gpus)), refused);
+    EXPECT_THAT(Wrong(On(engine, R"(, "gpus_per_rank": 1)")), refused);
+    EXPECT_THAT(Wrong(On(engine, R"(, "device": "cuda")")), refused);
+    EXPECT_TRUE(ExpandStudy(On(engine, R"(, "device": "cpu")", gpus)).ok());
+  }
+  EXPECT_THAT(
+      Wrong(Small(R"("matrix": [{"key": "engine", "values": ["pytorch/ddp", "mxnet/kvstore"]}])",
+                  R"("ranks": 1, "gpus_per_rank": 1)")),
+      Only("matrix.engine[1]",
+           "engine mxnet/kvstore trains on CPUs only; remove resources.gpus_per_rank, set device to cpu, or "
+           "use another engine"));
+}
+
 TEST(StudyEngines, ABackendThatAnEngineDoesNotTake) {
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "mpi")")),
               Only("fixed.backend", "engine pytorch/ddp cannot use backend mpi; use gloo or auto"));
@@ -89,6 +109,8 @@ TEST(StudyEngines, ABackendThatAnEngineDoesNotTake) {
               Only("fixed.backend", "engine horovod/pytorch cannot use backend gloo; use mpi or auto"));
   EXPECT_THAT(Wrong(On("mxnet/kvstore", R"(, "backend": "gloo")")),
               Only("fixed.backend", "engine mxnet/kvstore cannot use backend gloo; use auto"));
+  EXPECT_THAT(Wrong(On("horovod/mxnet", R"(, "backend": "nccl")")),
+              Only("fixed.backend", "engine horovod/mxnet cannot use backend nccl; use mpi or auto"));
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "solo")")),
               Only("fixed.backend", "engine pytorch/ddp cannot use backend solo; use gloo or auto"));
   EXPECT_THAT(Wrong(On("pytorch/ddp", R"(, "backend": "mpi")", R"("resources": {"gpus_per_rank": 1})")),
@@ -100,7 +122,7 @@ TEST(StudyEngines, ABackendThatAnEngineDoesNotTake) {
 
 TEST(StudyEngines, WhatAnEngineDoesNotHave) {
   EXPECT_THAT(
-      Wrong(On("mxnet/kvstore", R"(, "precision": "tf32")", R"("resources": {"gpus_per_rank": 1})")),
+      Wrong(On("mxnet/kvstore", R"(, "precision": "tf32")")),
       Only("fixed.precision",
            "engine mxnet/kvstore does not have precision tf32; use fp32 (it has fp32, amp-bf16), or a "
            "native engine"));

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "catalog/device.h"
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/errors.h"
 
 namespace scalelab::trainer {

@@ -1,5 +1,4 @@
-// Tests of the squared norms of gradients that engines measure. The coordinator computes the noise scale from
-// them.
+// Tests of the squared norms of gradients, from which the coordinator computes the noise scale.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -246,8 +245,7 @@ TEST(GradientNoise, IsThatOfGradientsWithAKnownCovariance) {
   }
 }
 
-// Two groups of two ranks. Each rank has two parameters of its own. Both ranks of a group have the other
-// three.
+// Two groups of two ranks. Each rank has two parameters of its own. The ranks of a group share three others.
 TEST(GradientNoise, OfGroupsCountsEqualParametersOnce) {
   constexpr int kGroups = 2, kParts = 2;
   const at::Tensor drawn = Draw(kGroups);

@@ -92,8 +92,8 @@ std::vector<std::shared_ptr<const DeviceEvent>> Events(int count) {
 }
 
 TEST(StepMarks, CountTimeWithSeveralOperationsInProgressOnce) {
-  // Three operations last from the first to the third, from the second to the third, and from the third to the fourth
-  // event.
+  // Three operations last from the first event to the third, from the second to the third,
+  // and from the third to the fourth.
   const auto events = Events(4);
   StepMarks marks(at::kCPU);
   marks.Communicated({{events[0], events[2]}, {events[1], events[2]}, {events[2], events[3]}});

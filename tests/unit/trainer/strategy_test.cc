@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 
+#include "catalog/engines.h"
 #include "tests/fakes/thread_communicator.h"
 #include "tests/unit/trainer/small_model.h"
 #include "worker/trainer/comm/solo_communicator.h"
@@ -29,6 +32,31 @@ Buckets Assign(const std::vector<at::Tensor>& parameters) {
 
 // Options with one bucket per parameter.
 DdpOptions Apart() { return {.caps = {.first_bytes = 16, .bytes = 16}}; }
+
+TEST(MakeStrategy, HasTheNativeEnginesOfTheCatalog) {
+  std::set<std::string> expected, known;
+  for (const Engine& engine : Engines()) {
+    if (engine.program == Engine::Program::kTrainer) expected.emplace(engine.name);
+  }
+  TrainingSpec spec;
+  spec.engine = "native/unknown";
+  SmallModel model;
+  SoloCommunicator communicator;
+  std::string message;
+  try {
+    MakeStrategy(spec, model, communicator);
+  } catch (const TrainerError& error) {
+    message = error.what();
+  }
+  const std::string start = "unknown engine \"native/unknown\": this trainer has ", comma = ", ";
+  ASSERT_EQ(message.substr(0, start.size()), start);
+  for (size_t begin = start.size(); begin < message.size();) {
+    const size_t end = std::min(message.find(comma, begin), message.size());
+    known.insert(message.substr(begin, end - begin));
+    begin = end + comma.size();
+  }
+  EXPECT_EQ(known, expected);
+}
 
 TEST(AssignBuckets, ReversesParametersAndMakesTheFirstBucketSmall) {
   EXPECT_EQ(Assign(OfMiB({10, 10, 20, 0.5, 0.5, 0.25})), (Buckets{{5, 4, 3}, {2, 1}, {0}}));

@@ -26,7 +26,7 @@ def configure(spec):
 def start(spec, framework, rank, ranks):
     """Returns the module horovod.<framework> after hvd.init. All ranks of the run must be in the MPI launcher's job."""
     configure(spec)
-    with importing(spec.engine, framework):
+    with importing(spec.engine):
         hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
     if (hvd.rank(), hvd.size()) != (rank, ranks):

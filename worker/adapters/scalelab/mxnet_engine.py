@@ -18,7 +18,7 @@ def load_mxnet(spec, backends=()):
         )
     # Each of MXNet's workers uses the threads of OpenMP.
     spec.set_variables(OMP_NUM_THREADS=str(spec.cpus_per_rank), MXNET_CPU_WORKER_NTHREADS="1")
-    with importing(spec.engine, "mxnet"):
+    with importing(spec.engine):
         import mxnet
     # MXNet's own signal handler hides the place of a crash: it calls exit, and then other threads crash too.
     faulthandler.disable()

@@ -13,6 +13,7 @@ from .errors import RunError
 with open(pathlib.Path(__file__).with_name("run_parameters.json"), encoding="utf-8") as _file:
     _TABLES = json.load(_file)
 PARAMETERS = _TABLES["parameters"]
+ENGINES = {engine["name"]: engine for engine in _TABLES["engines"]}
 
 _KINDS = {"string": "a string", "bool": "true or false", "int32": "an integer", "int64": "an integer", "double": "a number",
           "string_list": "a list of strings", "map": "an object"}

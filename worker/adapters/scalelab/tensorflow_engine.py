@@ -18,14 +18,14 @@ from .training import Engine, StepResult, importing
 _AUXILIARY = 0.4
 
 
-def load_tensorflow(spec, replicas=1, backends=("nccl",), environment="tensorflow"):
+def load_tensorflow(spec, replicas=1, backends=("nccl",)):
     """Imports TensorFlow with the threads, device and precision of the run. Returns (module, GPUs). Must be the first use of
     TensorFlow.
 
     `replicas` is the number of replicas in this process. Each has spec.cpus_per_rank cores, and on a CPU its own logical device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with importing(spec.engine, environment):
+    with importing(spec.engine):
         import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(spec.cpus_per_rank * replicas)

@@ -12,7 +12,7 @@ import traceback
 from . import recipe, train_loop
 from .errors import RunError, describe
 from .events import Events
-from .spec import PARAMETERS
+from .spec import ENGINES, PARAMETERS
 
 
 @dataclasses.dataclass
@@ -134,7 +134,7 @@ def check(spec, engine_class):
 
 
 def _engine_with(parameter):
-    native = any(name.startswith("native/") for name in parameter["engines"]) or not parameter["engines"]
+    native = any(ENGINES[name]["program"] == "trainer" for name in parameter["engines"]) or not parameter["engines"]
     return "a native engine" if native else parameter["engines"][0]
 
 
@@ -174,12 +174,14 @@ def _event_files(path, replicas):
 
 
 @contextlib.contextmanager
-def importing(engine, environment):
-    """Returns a context for an adapter's imports of its framework. An exception ends the process with an `error` event."""
+def importing(engine):
+    """Returns a context for an adapter's imports of its framework. An exception ends the process with an `error` event, which names
+    the environment of the engine."""
     try:
         yield
     except Exception as e:  # pylint: disable=broad-except
         why = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        environment = ENGINES[engine]["environment"]
         error = RunError(
             f"cannot import what it needs: {why}; deploy/frameworks {environment} makes an environment that has it",
             "configuration",

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <exception>
 
-#include "worker/trainer/comm/communicators.h"
 #include "worker/trainer/comm/hierarchical_all_reduce.h"
 #include "worker/trainer/comm/mpi_handles.h"
 #include "worker/trainer/comm/operation.h"

@@ -8,6 +8,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "worker/trainer/comm/communicator.h"
@@ -146,5 +147,11 @@ class MpiCommunicator : public Communicator {
   bool closing_ = false;
   std::thread thread_;  // the last member, because it uses all others
 };
+
+// Ends all ranks of this run with `status` after a failure, and does not return. Does nothing if MPI
+// is not running.
+void AbortOtherRanks(int status);
+
+std::string MpiLibraryVersion();
 
 }  // namespace scalelab::trainer

@@ -369,4 +369,11 @@ void NcclCommunicator::Replay(const std::function<void()>& replay) {
   watchdog_->Add(std::move(operation));
 }
 
+std::string NcclVersion() {
+  int version = 0;
+  ncclGetVersion(&version);
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 }  // namespace scalelab::trainer

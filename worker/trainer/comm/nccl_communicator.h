@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "worker/trainer/comm/communicator.h"
@@ -78,5 +79,7 @@ class NcclCommunicator : public Communicator {
   std::map<std::pair<int, int>, std::unique_ptr<NcclChannel>> channels_;
   std::unique_ptr<NcclWatchdog> watchdog_;
 };
+
+std::string NcclVersion();  // such as "2.28.9"
 
 }  // namespace scalelab::trainer

@@ -11,8 +11,9 @@
 #include <string_view>
 
 #include "nlohmann/json.hpp"
+#include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/checkpoint/parameters.h"
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/comm/mpi_communicator.h"
 #include "worker/trainer/data/image_server.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/models/model.h"

@@ -101,10 +101,12 @@ TEST_F(FrameworksTest, APositiveResultIsCachedUntilTheEnvironmentChanges) {
 
 TEST_F(FrameworksTest, ListsAnEngineOnGpusIfItHasAnEnvironmentForThem) {
   Works("pytorch-cuda", "torch 2.11.0");
+  Works("mxnet-cuda", "mxnet 1.9.1");
   Frameworks frameworks(options_);
   const std::vector<std::string> names = frameworks.Listed();
   EXPECT_EQ(std::ranges::count(names, "native/ddp on GPUs"), 0);
   EXPECT_EQ(std::ranges::count(names, "pytorch/fsdp on GPUs"), 0) << "its environment is pytorch2-cuda";
+  EXPECT_EQ(std::ranges::count(names, "mxnet/kvstore on GPUs"), 0) << "it trains on CPUs only";
   const auto ddp = std::ranges::find(names, "pytorch/ddp");
   ASSERT_NE(ddp, names.end());
   EXPECT_EQ(*std::next(ddp), "pytorch/ddp on GPUs");

@@ -25,8 +25,8 @@ std::string GlooReason(const std::string& message);
 
 struct GlooTransport {
   // Connects the ranks, which exchange their addresses through `keys`. `address` selects the network
-  // interface. Returns when all ranks have read the keys. Throws exceptions of Gloo. `timeout` does not limit
-  // later operations.
+  // interface. Returns when all ranks have read the keys. Throws exceptions of Gloo. `timeout` does not apply
+  // to later operations.
   void Connect(int rank, int size, KeyStore& keys, const std::string& address,
                std::chrono::milliseconds timeout);
 

@@ -1,4 +1,4 @@
-#include "worker/trainer/comm/communicators.h"
+#include "worker/trainer/backends/communicators.h"
 
 #include <signal.h>
 
@@ -14,8 +14,6 @@
 #include "worker/trainer/device/device.h"
 #include "worker/trainer/errors.h"
 #ifdef SCALELAB_NCCL
-#include <nccl.h>
-
 #include "worker/trainer/comm/nccl_communicator.h"
 #endif
 
@@ -147,10 +145,7 @@ std::unique_ptr<Communicator> MakeControlChannel([[maybe_unused]] const Training
 
 std::string NcclLibraryVersion() {
 #ifdef SCALELAB_NCCL
-  int version = 0;
-  ncclGetVersion(&version);
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+  return NcclVersion();
 #else
   return "";
 #endif

@@ -23,11 +23,6 @@ std::unique_ptr<Communicator> MakeCommunicator(const TrainingSpec& spec, const L
 // has no backend for it.
 std::unique_ptr<Communicator> MakeControlChannel(const TrainingSpec& spec, Communicator& communicator);
 
-// Ends all ranks of this run with `status` after a failure, and does not return. Does nothing if MPI
-// is not running.
-void AbortOtherRanks(int status);
-
-std::string MpiLibraryVersion();
 std::string NcclLibraryVersion();  // such as "2.28.9"; "" without NCCL
 
 }  // namespace scalelab::trainer
