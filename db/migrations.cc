@@ -474,8 +474,7 @@ ALTER TABLE attempt ADD COLUMN throughput REAL;
 ALTER TABLE attempt ADD COLUMN epoch_seconds REAL;
 )sql";
 
-// Adds the texts of study files. They are not in the table study, because most reads of studies do not need
-// them.
+// Adds the texts of study files. They are not in the table study, because most reads of studies need no text.
 constexpr char kStudyFiles[] = R"sql(
 CREATE TABLE study_file (
   study_id INTEGER PRIMARY KEY,

@@ -187,8 +187,7 @@ absl::Status Attempt::MakePlan() {
 
 // Writes spec.json, hosts and provenance.json.
 absl::Status Attempt::WriteRecords() {
-  // The values of `env` may be secret. Ranks and srun, which read these files, run under the account of
-  // this worker.
+  // The values of `env` may be secret. Ranks and srun, which read these files, have the account of this worker.
   const std::string spec = SpecJson(desired_.spec());
   for (const auto& [name, text] : {std::pair("spec.json", &spec), {"hosts", &plan_.hosts}}) {
     if (text->empty()) continue;

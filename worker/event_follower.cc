@@ -36,8 +36,8 @@ constexpr size_t kReadBytes = 256 << 10;   // longer than the longest line
 
 constexpr int kMaxRefusals = 3;  // refusals of one stream's lines, see Limits::refused
 
-// Returns whether the error concerns the contents of a request. For its own problems, the coordinator returns
-// other errors. So the same request would fail again.
+// Returns whether the error concerns the contents of a request, so that the same request would fail again.
+// The coordinator returns other errors for problems of its own.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsInternal(status) || absl::IsUnimplemented(status);
 }

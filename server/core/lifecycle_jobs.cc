@@ -250,8 +250,8 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
           {JobState::kDeadline, db::Cause::kDeadline},
           {JobState::kCancelled, db::Cause::kAllocationCancelled}};
       // If the coordinator cancelled the job because a worker was silent, the cause is WORKER_LOST. A job
-      // that ended before that cancel keeps its own cause. The scheduler does not know the cancels of an
-      // earlier process.
+      // that ended before that cancel keeps its own cause. The scheduler does not know the cancels that an
+      // earlier process requested.
       const auto known = kCauses.find(job.state);
       const bool ours = allocation.cancel_sent && job.state == JobState::kCancelled &&
                         (!job.from_outside || allocation.cancelled_earlier);

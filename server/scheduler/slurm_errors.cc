@@ -58,8 +58,7 @@ constexpr Known kKnown[] = {
     {"Message receive failure", kUnclear},
     {"Communication connection failure", kUnclear},
     {"Communication shutdown failure", kUnclear},
-    // Limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...) and other temporary
-    // causes.
+    // Temporary causes, such as limits on submitted jobs (AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit).
     {"SubmitJob", kLater},
     {"MaxJobCount limit reached", kLater},
     {"Unable to create job record, try again", kLater},

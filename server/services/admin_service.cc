@@ -13,6 +13,7 @@
 #include "server/core/accounting.h"
 #include "server/core/convert.h"
 #include "server/identity/permissions.h"
+#include "server/time/clock.h"
 
 namespace scalelab::server {
 namespace {
@@ -172,9 +173,9 @@ grpc::ServerUnaryReactor* AdminService::Prune(grpc::CallbackServerContext* conte
                   [this, dry_run = request->dry_run()](auto& call) -> absl::Status {
                     if (auto s = MustBeAdmin(call.caller(), "remove old data"); !s.ok()) return s;
                     if (prune_ == nullptr) return absl::UnimplementedError("this server has no retention");
-                    const absl::Time until = absl::Now() + kPruneTime;
-                    auto pruned =
-                        prune_(dry_run, [&call, until] { return call.over() || absl::Now() >= until; });
+                    const absl::Duration until = Clock::System().Steady() + kPruneTime;
+                    auto pruned = prune_(
+                        dry_run, [&call, until] { return call.over() || Clock::System().Steady() >= until; });
                     if (pruned.ok()) call.response = *std::move(pruned);
                     return pruned.status();
                   });

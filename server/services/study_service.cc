@@ -48,9 +48,8 @@ std::optional<FieldViolation> CheckName(const std::string& field, const std::str
   return std::nullopt;
 }
 
-// Returns whether the text of a study file may be stored and returned: it is not too long, and it has no
-// control characters other than tabs and line ends, because users print it on their terminals. `text` must be
-// UTF-8.
+// Returns whether the text of a study file may be stored and returned. It must be UTF-8 and not too long, and
+// have no control characters other than tabs and line ends, because users print it on their terminals.
 bool IsKeptStudyFile(const std::string& text) {
   if (text.size() > kLongestStudyFile) return false;
   for (size_t i = 0; i < text.size(); ++i) {

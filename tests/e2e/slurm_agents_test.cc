@@ -114,6 +114,31 @@ TEST_F(Agents, EachUsersJobRunsUnderTheAccountOfThatUser) {
   EXPECT_THAT(said, Not(HasSubstr("agent"))) << "a second agent was started";
 }
 
+TEST_F(Agents, AJobThatWaitsInAHiddenPartitionIsFound) {
+  StartService();
+  const auto update = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {"scontrol", "update"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return cluster_->Run(argv).code;
+  };
+  const std::string nodes = absl::StrCat("nodename=", cluster_->Node(1), ",", cluster_->Node(2));
+  ASSERT_EQ(update({"partitionname=main", "hidden=yes"}), 0);
+  ASSERT_EQ(update({nodes, "state=drain", "reason=new disks"}), 0);
+  const std::string study = service_->SubmitAs("games", Study(1, "0"));
+  std::string why;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        why = service_->RunAs("games", {"study", "explain", study}).out;
+        return absl::StrContains(why, "DRAINED");
+      },
+      60))
+      << why;
+  // Without --all, squeue shows no jobs of a hidden partition to a user without privileges.
+  EXPECT_EQ(RunProgram(As("games", {"squeue", "-h"}), cluster_->Env()).out, "");
+  ASSERT_EQ(update({nodes, "state=resume"}), 0);
+  WaitFor("games", study);
+}
+
 TEST_F(Agents, AStudyWaitsForItsAgentAndARunningAllocationContinuesWithoutIt) {
   StartService({"--admins", "irc"});
   auto agent = service_->StartAgent("games");

@@ -92,6 +92,11 @@ class Service:
     def json(self, *words: str):
         return json.loads(self.run(*words, "-o", "json"))
 
+    def wait_for_end(self, study: str) -> None:
+        """Waits for the end of a study whose runs may fail."""
+        subprocess.run([PROGRAMS / "scalelab", "--server", self.address, "study", "wait", study], capture_output=True, timeout=WITHIN,
+                       check=False)
+
 
 MUNGED = pathlib.Path("/usr/sbin/munged")
 

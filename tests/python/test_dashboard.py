@@ -126,10 +126,12 @@ FEW_PER_ANSWER = """
       return fetched(path, {...options, body: JSON.stringify({...request, page_size: Math.min(request.page_size, arguments[0])})});
     };"""
 
-# Draws pictures of results that are hard to draw instead of the page.
+# Draws pictures of results that are hard to draw instead of the page. tests/unit/client/picture_samples.h has similar results for
+# the pictures of the command line. Passes the number of pictures, the number of marks in the pictures of curves with failed
+# cells, and the last notes of the pictures of 200 cells.
 HARD_PICTURES = """
-    const done = arguments[0];
-    import(`${location.origin}/assets/plot.mjs`).then(({linePlot, forestPlot}) => {
+    const done = arguments[0], load = (name) => import(`${location.origin}/assets/${name}.mjs`);
+    Promise.all([load('plot'), load('curves')]).then(([{linePlot, forestPlot}, {curvePicture}]) => {
       // Points at 1, 2, 4 ... ranks, whose intervals have this half width relative to the value.
       const points = (count, first, half) => Array.from({length: count}, (_, k) => {
         const y = first * 2 ** k;
@@ -141,10 +143,23 @@ HARD_PICTURES = """
       const differences = (rows, effect) => forestPlot('Differences', Array.from({length: rows}, (_, i) => ({
         name: `MMMM / WWWW, learning_rate=0.00${i} momentum=0.9 model=resnet50, ${2 ** i} ranks`,
         effect: effect * (i % 3 - 1), low: effect * (i % 3 - 1.5), high: effect * (i % 3 - 0.5)})));
+      // The cells of these series at 1, 2, 4 and 8 ranks. The last `failed` cells of each series have failed.
+      const estimate = (mean) => ({mean, low: 0.98 * mean, high: 1.02 * mean});
+      const cells = (series, failed) => Array.from({length: series}, (_, i) => ({
+        key: {engine: `framework-${i}/strategy`, precision: 'fp32'}, baseline_ranks: 1, points: [1, 2, 4, 8].map((ranks, k) => {
+          if (k >= 4 - failed) return {ranks, asked: 5, state: i % 2 === 0 ? 'FAILED' : 'OUT_OF_MEMORY'};
+          const speedup = 1 / (0.02 * (i + 1) + (1 - 0.02 * (i + 1)) / ranks);
+          return {ranks, n: 5, asked: 5, state: 'OK', throughput: estimate(800 * speedup), speedup: estimate(speedup),
+            efficiency: estimate(speedup / ranks)};
+        })}));
+      const curves = (series) => ['throughput', 'speedup', 'efficiency'].map((measure) => curvePicture(series, measure, 'strong'));
+      const [many, oneFailed] = [cells(12, 2), [...cells(1, 0), ...cells(1, 4)]];  // of one series, all cells have failed
+      const [failed, large] = [[...curves(many), ...curves(oneFailed)], curves(cells(50, 0))];
       document.getElementById('main').replaceChildren(lines(1, 1, 800, 0.02), lines(1, 10, 800, 0.02), lines(12, 10, 800, 0.02),
         lines(12, 1, 800, 0.02), lines(2, 6, 800, 1e-7), lines(2, 6, 800, 40), lines(3, 18, 70, 0.02), lines(1, 4, 1e-6, 0.5),
-        differences(1, 0.02), differences(12, 0.02), differences(30, 1e-5), differences(5, 10));
-      done(document.querySelectorAll('svg.plot').length);
+        differences(1, 0.02), differences(12, 0.02), differences(30, 1e-5), differences(5, 10), ...failed, ...large);
+      done([document.querySelectorAll('svg.plot').length, failed.map((one) => one.querySelectorAll('svg.plot .mark').length),
+        large.map((one) => one.lastChild.textContent)]);
     }).catch((error) => done(String(error)));"""
 
 # Records in `painted` when the heat map of the first page is painted, in milliseconds after the begin of the page load.
@@ -550,6 +565,12 @@ class DashboardTest(InDirectory):
         self.browser.run("document.querySelector('details').open = true")
         self.browser.click(".choices label", "ranks=2")
         self.browser.wait_text("The run has not reported a metric yet.")
+        (failed,) = [run["name"] for run in self.service.json("run", "list", study)["runs"] if run["state"] == "FAILED"]
+        self.go(f"#/runs/{failed.rsplit('/', 1)[1]}", "Retry run")
+        self.browser.wait_for("return document.getElementById('log-stream')")
+        self.browser.run("const e = document.getElementById('log-stream'); e.value = 'STDERR'; e.dispatchEvent(new Event('change'))")
+        self.browser.wait_for("return document.querySelector('.log').textContent.includes('RuntimeError: out of memory')")
+        self.check_page("run-failed")
 
     def test_the_learning_curve_of_every_run_that_has_started_can_be_chosen(self) -> None:
         hold = pathlib.Path(self.write("hold", ""))
@@ -594,9 +615,11 @@ class DashboardTest(InDirectory):
     def test_texts_of_pictures_are_on_nothing_and_within_the_picture(self) -> None:
         self.log_in()
         self.go("#/submit", "Submit a study")  # a page that is not renewed
+        drawn = [21, [24, 24, 24, 4, 4, 4], ["The picture shows the first 12 of 50 series; the tables have all."] * 3]
         for width in WIDTHS:
             self.browser.resize(width, 900)
-            self.assertEqual(self.browser.run_async(HARD_PICTURES), 12)
+            self.assertEqual(self.browser.run_async(HARD_PICTURES), drawn)
+            self.assertEqual(self.browser.overflow(), [], f"{width} pixels")
             self.assertEqual(self.browser.faults_of_texts(), [], f"{width} pixels")
             self.browser.screenshot(f"hard-pictures-{width}")
 
@@ -642,6 +665,7 @@ class DashboardTest(InDirectory):
         run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
         self.go(f"#/runs/{run}", "output of attempt 1")
         self.assertEqual(self.browser.run("return document.getElementById('log-rank').max"), "1")
+        self.check_page("live-run")
         self.write("go", "")
         self.browser.wait_text("output of attempt 2")
         self.assertNotIn("output of attempt 1", self.browser.text())
@@ -668,9 +692,20 @@ class DashboardTest(InDirectory):
 
     def test_a_focused_link_does_not_stop_the_page(self) -> None:
         hold = self.hold_back()
-        self.submit(matrix={"ranks": [1]}, repeats=1)
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        waiting = self.submit(study="waiting", matrix={"ranks": [2]}, repeats=1)  # its job needs both slots
         self.log_in()
-        self.go("#/cluster", "Allocations")
+        # A table without rows has no caption.
+        worker = "return [...document.querySelectorAll('main caption')].some((e) => e.textContent === 'Workers')"
+        self.go(f"#/studies/{study.split('/')[1]}/allocations", "Allocations")
+        self.browser.wait_for(worker)
+        self.check_page("live-allocations")
+        self.go(f"#/studies/{waiting.split('/')[1]}/explain", "Why the rest")
+        self.browser.wait_for("return document.querySelector('#panel ol')?.textContent.includes('waits for 2 slots of this machine')")
+        self.check_page("waiting-explain")
+        self.go("#/cluster", "Queued runs")
+        self.browser.wait_for(worker)
+        self.check_page("live-cluster")
         self.browser.focus("main td a")
         hold.unlink()
         self.browser.wait_text("Allocations: none now")

@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/commands/reports/comparison.h"
 #include "client/figures/curve_figure.h"
 #include "client/figures/latex_table.h"
@@ -12,13 +13,12 @@
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/golden.h"
 #include "tests/unit/client/picture_samples.h"
+#include "tests/unit/client/sample_comparison.h"
 #include "tests/unit/client/sample_curve.h"
 
 namespace scalelab::client {
 namespace {
 
-using scalelab::v1::CompareCellsResponse;
-using scalelab::v1::ComparedPair;
 using scalelab::v1::GetCurveResponse;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -29,30 +29,6 @@ using ::testing::StartsWith;
 std::string FileText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-CompareCellsResponse SampleComparison() {
-  CompareCellsResponse comparison;
-  comparison.set_axis("study");
-  comparison.add_studies("studies/8");
-  comparison.add_studies("studies/7");
-  for (const int ranks : {1, 2, 4}) {
-    auto* group = comparison.add_groups();
-    group->set_ranks(ranks);
-    (*group->mutable_key()->mutable_fields())["engine"].set_string_value("native/ddp");
-    auto* pair = group->add_pairs();
-    pair->set_first("new & better");
-    pair->set_second("old");
-    pair->set_first_repeats(5);
-    pair->set_second_repeats(4);
-    SetEstimate(pair->mutable_first_throughput(), 850 * ranks, 12);
-    SetEstimate(pair->mutable_second_throughput(), 812.4 * ranks, 10);
-    SetEstimate(pair->mutable_effect(), 0.046, ranks == 4 ? 0.06 : 0.021);
-    if (ranks == 2) pair->mutable_effect()->clear_low();
-    pair->set_verdict(ranks == 1 ? ComparedPair::FASTER : ComparedPair::UNDECIDED);
-  }
-  comparison.add_notes("the studies differ in learning_rate: 0.1 (new & better), 0.2 (old)");
-  return comparison;
 }
 
 class FigureTest : public ClientTest {
@@ -225,6 +201,51 @@ TEST_F(FigureTest, StudiesAreComparedInATable) {
   EXPECT_THAT(Run({"study", "compare", "8", "7", "--equivalent", "x"}), Exits(ExitCode::kUsage));
   Run({"study", "compare", "8", "7", "--equivalent", "2%"});
   EXPECT_DOUBLE_EQ(server_.comparison_asked.equivalent(), 0.02);
+}
+
+TEST_F(FigureTest, EachPairOfThreeComparedStudiesHasItsOwnInterval) {
+  server_.comparison = SampleComparisonOfThree();
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"study", "compare", "8", "7", "6"}, {"curve", "8", "7", "6"}}) {
+    const auto run = [&](const std::vector<std::string>& options) {
+      std::vector<std::string> all = command;
+      all.insert(all.end(), options.begin(), options.end());
+      const Outcome outcome = Run(all);
+      EXPECT_THAT(outcome, Exits(ExitCode::kOk));
+      return outcome.out;
+    };
+    EXPECT_THAT(
+        run({}),
+        AllOf(StartsWith(
+                  "WHERE       RANKS  FIRST  SAMPLES/S  SECOND  SAMPLES/S        DIFFERENCE (%)  VERDICT\n"
+                  "native/ddp      1  ours       900.0  base        750.0  +20.0 [+15.3, +24.9]  faster\n"
+                  "native/ddp      1  ours       900.0  peer         1000   -10.0 [-14.4, -5.4]  slower\n"
+                  "native/ddp      1  base       750.0  peer         1000  -25.0 [-29.4, -20.4]  slower\n"
+                  "native/ddp      4  base        2000  peer         2500   -20.0 [-40.7, +8.0]  undecided\n"
+                  "\n"),
+              Not(HasSubstr("\nfirst:"))));
+    EXPECT_THAT(server_.comparison_asked.studies(), ElementsAre("studies/8", "studies/7", "studies/6"));
+    EXPECT_THAT(run({"-o", "csv"}),
+                HasSubstr("\nengine=native/ddp,1,ours,base,faster,900,,,750,,,0.2,0.153,0.249,5,4,,\n"
+                          "engine=native/ddp,1,ours,peer,slower,900,,,1000,,,-0.1,-0.144,-0.054,5,3,,\n"
+                          "engine=native/ddp,1,base,peer,slower,750,,,1000,,,-0.25,-0.294,-0.204,4,3,,\n"
+                          "engine=native/ddp,4,base,peer,undecided,2000,,,2500,,,-0.2,-0.407,0.08,4,3,,\n"));
+    EXPECT_THAT(run({"--format", "latex"}), HasSubstr("\nnative/ddp & 1 & ours & 900.0 & peer & 1000 & "
+                                                      "$-$10.0 {[}$-$14.4, $-$5.4] & slower \\\\\n"));
+    const auto json = nlohmann::json::parse(run({"-o", "json"}));
+    EXPECT_EQ(json["studies"].size(), 3u);
+    ASSERT_EQ(json["groups"][0]["pairs"].size(), 3u);
+    const auto& pair = json["groups"][0]["pairs"][2];
+    EXPECT_EQ(pair["first"], "base");
+    EXPECT_EQ(pair["second"], "peer");
+    EXPECT_EQ(pair["effect"]["low"], -0.294);
+    EXPECT_EQ(pair["effect"]["high"], -0.204);
+    // The server of the test has the same curve for each study.
+    const std::string mark = ">native/horovod fp32 [a1b2c3d], 2 ranks: ";
+    const std::vector<std::string> parts =
+        absl::StrSplit(run({"--panels", "throughput", "--format", "svg"}), mark);
+    EXPECT_EQ(parts.size(), 4u) << "three studies have a mark";
+  }
 }
 
 TEST_F(FigureTest, OnePictureShowsAllComparedStudies) {

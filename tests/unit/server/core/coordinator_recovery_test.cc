@@ -317,8 +317,7 @@ TEST_F(Stepped, ARestartKeepsTheCauseOfTheEnd) {
   EXPECT_THAT(attempts->at(0).message, HasSubstr("node-0 failed; events may be missing"));
 }
 
-// The coordinator restarts while the cancelled job is ending. The scheduler of the new process does not know the
-// cancel.
+// The coordinator restarts while the cancelled job is ending. The new process does not know of the cancel.
 TEST_F(Stepped, ARestartKeepsTheReasonOfACancel) {
   Begin();
   Pass(absl::Seconds(65));

@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "proto/status.h"
+#include "scalelab/v1/admin.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
 #include "server/curves/study_curve.h"
 #include "server/identity/secrets.h"
@@ -570,6 +571,19 @@ TEST_F(RpcLimitsTest, TheHealthCheckIsRightAfterTheClockWasSetBack) {
   }
   release.set_value();
   EXPECT_TRUE(Eventually([&] { return rpc_->problem().empty(); }));
+}
+
+TEST_F(RpcLimitsTest, APruneContinuesAfterTheClockWasSetForwards) {
+  RpcServerOptions options = Options();
+  options.prune = [](bool, const std::function<bool()>& over) -> absl::StatusOr<v1::PruneResponse> {
+    const WallClockShift shift(3600);  // a time limit by the wall clock would already be over
+    if (over()) return absl::CancelledError("over");
+    return v1::PruneResponse();
+  };
+  Serve(options);
+  v1::PruneResponse pruned;
+  const grpc::Status status = v1::AdminService::NewStub(Unix())->Prune(Context().get(), {}, &pruned);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(RpcLimitsTest, TheHealthCheckReportsADatabaseThatCannotBeWritten) {
