@@ -3,8 +3,8 @@
 //
 // A study that ends as soon as its intervals are narrow ends more often when the noise happens to look small,
 // so that 95% intervals would contain the true value too rarely: in 88% of studies of two cells. The effect
-// is largest if the study needs about ten blocks. Two changes bring the coverage back to 93 to 97% for every
-// amount of noise (`scalelab-bench coverage`):
+// is largest if the study needs about ten blocks. Two changes bring the coverage back to 93 to 97% if all
+// cells have the same noise (`scalelab-bench coverage`), and to 90.9% in the worst case:
 // - Each ratio has Student's t interval of its own logarithms within blocks. Their mean is independent of
 //   their deviation, so the rule biases only the deviation (Chow and Robbins, Annals of Mathematical
 //   Statistics 36, 1965).
