@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "grpc/support/time.h"
+#include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
@@ -58,9 +57,7 @@ class WorkerService::Pulse final : public Call {
     absl::MutexLock lock(&service_.mutex_);
     if (service_.stopping_) return;
     service_.coordinator_.NoteServing();
-    // A time span, because after a jump of the wall clock absl::Now is wrong for seconds.
-    alarm_.Set(service_.queue_.get(), gpr_time_from_millis(absl::ToInt64Milliseconds(kPulse), GPR_TIMESPAN),
-               this);
+    alarm_.Set(service_.queue_.get(), absl::ToChronoTime(absl::Now() + kPulse), this);
   }
   void Cancel() { alarm_.Cancel(); }
 

@@ -482,6 +482,7 @@ class EndedStreamTest(unittest.TestCase):
         self.calls = []
         self.connection = connection.Connection.__new__(connection.Connection)
         self.connection.server, self.connection._token = address.resolve("insecure:localhost:1", None), "secret"
+        self.connection._session, self.connection._no_session = None, ""
 
     def sleep(self, seconds):
         self.now += seconds

@@ -573,19 +573,6 @@ TEST_F(RpcLimitsTest, TheHealthCheckIsRightAfterTheClockWasSetBack) {
   EXPECT_TRUE(Eventually([&] { return rpc_->problem().empty(); }));
 }
 
-TEST_F(RpcLimitsTest, APruneContinuesAfterTheClockWasSetForwards) {
-  RpcServerOptions options = Options();
-  options.prune = [](bool, const std::function<bool()>& over) -> absl::StatusOr<v1::PruneResponse> {
-    const WallClockShift shift(3600);  // a time limit by the wall clock would already be over
-    if (over()) return absl::CancelledError("over");
-    return v1::PruneResponse();
-  };
-  Serve(options);
-  v1::PruneResponse pruned;
-  const grpc::Status status = v1::AdminService::NewStub(Unix())->Prune(Context().get(), {}, &pruned);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-}
-
 TEST_F(RpcLimitsTest, TheHealthCheckReportsADatabaseThatCannotBeWritten) {
   RpcServerOptions options = Options();
   options.stuck_after = absl::Milliseconds(200);
