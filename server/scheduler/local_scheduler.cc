@@ -290,8 +290,8 @@ absl::StatusOr<JobStatus> LocalScheduler::Find(const std::string& token) {
     return JobStatus{
         token, token, State::kPending,
         ahead > 0 ? absl::StrCat("waits behind ", ahead, ahead == 1 ? " job" : " jobs", " for this machine")
-                  : absl::StrCat("waits for ", pending_[0].slots, " slots of this machine, ",
-                                 std::max<int64_t>(free_slots_, 0), " are free")};
+                  : absl::StrCat("waits for ", pending_[0].slots, " slots of this machine; ",
+                                 std::max<int64_t>(free_slots_, 0), " free")};
   }
   if (const auto over = unwritten_.find(token); over != unwritten_.end()) {
     return JobStatus{token, token, over->second.state, over->second.reason};

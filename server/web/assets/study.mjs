@@ -123,8 +123,8 @@ async function explainTab(panel, view) {
 }
 
 export const reasonList = (reasons) => h('ol', null, (reasons ?? []).map((reason) => h('li', null, reason.message,
-  reason.since_time ? [' Since ', time(reason.since_time), '.'] : null,
-  reason.next_try_time ? [' Next attempt at ', time(reason.next_try_time), '.'] : null)));
+  reason.since_time ? [' (since ', time(reason.since_time), ')'] : null,
+  reason.next_try_time ? ['; next attempt at ', time(reason.next_try_time)] : null)));
 
 async function specificationTab(panel, {study}) {
   const {spec} = study;

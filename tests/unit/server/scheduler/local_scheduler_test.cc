@@ -55,7 +55,7 @@ TEST(LocalScheduler, StartsJobsInOrderEvenWhenALaterOneWouldFit) {
   const pid_t first = cluster.WaitForWorker().pid;
   Submit(cluster, cluster.Request("wide", 2));
   Submit(cluster, cluster.Request("narrow", 1));
-  EXPECT_THAT(cluster.Status("wide").reason, AllOf(HasSubstr("2 slots"), HasSubstr("1 are free")));
+  EXPECT_THAT(cluster.Status("wide").reason, AllOf(HasSubstr("2 slots"), HasSubstr("1 free")));
   EXPECT_THAT(cluster.Status("narrow").reason, HasSubstr("behind 1 job"));
   kill(first, SIGTERM);
   const LocalCluster::WorkerReport wide = cluster.WaitForWorker();
@@ -248,7 +248,7 @@ TEST(LocalScheduler, CountsTheSlotsOfJobsFoundAfterARestart) {
   const pid_t wide = cluster.WaitForWorker().pid;
   cluster.Restart();
   Submit(cluster, cluster.Request("next", 1));
-  EXPECT_THAT(cluster.Status("next").reason, HasSubstr("0 are free"));
+  EXPECT_THAT(cluster.Status("next").reason, HasSubstr("0 free"));
   kill(wide, SIGTERM);
   cluster.WaitFor("next", State::kRunning);
 }
@@ -286,7 +286,7 @@ TEST(LocalScheduler, FindsLiveJobsOfAVersionThatDidNotMarkThem) {
   std::filesystem::remove_all(cluster.directory() + "/.live");
   cluster.Restart();
   Submit(cluster, cluster.Request("next"));
-  EXPECT_THAT(cluster.Status("next").reason, HasSubstr("0 are free"));
+  EXPECT_THAT(cluster.Status("next").reason, HasSubstr("0 free"));
   kill(pid, SIGTERM);
   cluster.WaitForWorker();
 }
