@@ -10,6 +10,7 @@
 #include "server/rpc/call_pool.h"
 #include "server/rpc/reactors.h"
 #include "server/time/clock.h"
+#include "server/time/timers.h"
 
 namespace scalelab::server {
 
@@ -27,12 +28,15 @@ struct CallPools {
   CallPool logins{"logins", 4, 256};
   // gRPC may process a new connection on the thread that passes it the descriptor, for as long as data arrives.
   CallPool connections{"new connections", 8, 1024};
+  // The time limits of calls.
+  Timers timers;
 
-  // Returns whether no thread is blocked. If a thread is blocked, all objects that it may use
+  // All calls must have ended. Returns whether no thread is blocked. If a thread is blocked, all objects that it may use
   // must stay alive.
   bool Stop(absl::Duration grace) {
     const absl::Duration until = Clock::System().Steady() + grace;
     bool ended = true;
+    timers.Stop();
     for (CallPool* pool : {&logs, &files, &reads, &heavy, &logins, &connections})
       ended = pool->Stop(std::max(until - Clock::System().Steady(), absl::ZeroDuration())) && ended;
     return ended;
@@ -60,7 +64,7 @@ grpc::ServerUnaryReactor* BeginCall(const HandlerContext& handler, grpc::Callbac
   }
   auto client = std::make_shared<ClientCall>(*std::move(caller), ActionOf<Response>(), changes);
   auto call = UnaryCall<Response>::Start(
-      context, response, handler.call_limit, client,
+      context, response, handler.pools.timers, handler.call_limit, client,
       [&access = handler.access, client](const absl::Status& status) { access.Audit(*client, status); });
   begin(call);
   return call->reactor();

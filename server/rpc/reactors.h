@@ -3,7 +3,7 @@
 // they serve all connections.
 #pragma once
 
-#include <grpcpp/alarm.h>
+#include <grpc/support/time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,11 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/support/server_callback.h"
 #include "proto/status.h"
 #include "server/rpc/call_pool.h"
 #include "server/rpc/client_call.h"
+#include "server/time/timers.h"
 
 namespace scalelab::server {
 
@@ -43,6 +44,13 @@ inline absl::Status CallTookTooLong() {
       absl::StatusCode::kDeadlineExceeded, "CALL_TOO_LONG",
       "the call has reached its time limit; the disk of scalelabd or of the attempts may be slow or "
       "blocked, or the request is large");
+}
+
+// Returns the time that is left until the deadline of the caller. gRPC stores this deadline as a time of the steady clock.
+inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC));
+  return absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
 }
 
 // Calls `work` and returns its result, or RESOURCE_EXHAUSTED if it runs out of memory.
@@ -69,14 +77,12 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
 
   // `limit` applies in addition to the deadline of the caller.
   static std::shared_ptr<UnaryCall> Start(grpc::CallbackServerContext* context, Response* response,
-                                          absl::Duration limit, std::shared_ptr<ClientCall> client,
-                                          OnEnd on_end) {
+                                          Timers& timers, absl::Duration limit,
+                                          std::shared_ptr<ClientCall> client, OnEnd on_end) {
     auto call = std::make_shared<UnaryCall>(response, std::move(client), std::move(on_end));
     call->reactor_ = new Reactor(call);
-    call->reactor_->alarm.Set(std::min(context->deadline(), absl::ToChronoTime(absl::Now() + limit)),
-                              [call](bool expired) {
-                                if (expired) call->Finish(CallTookTooLong());
-                              });
+    call->reactor_->timer =
+        timers.Call(std::min(TimeLeft(*context), limit), [call] { call->Finish(CallTookTooLong()); });
     return call;
   }
   // For Start only.
@@ -106,7 +112,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
     void OnCancel() override { call->Finish(CallerGone()); }
     void OnDone() override { delete this; }
     const std::shared_ptr<UnaryCall> call;
-    grpc::Alarm alarm;
+    Timers::Timer timer;  // the time limit of the call
   };
 
   const std::shared_ptr<ClientCall> client_;
@@ -158,11 +164,12 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
 
   // `subject`: as for CallPool::Run. If there is a function `find`, it is called once, before `next` and with the same limit,
   // on a thread of `pool`; its error ends the stream.
-  static GeneratedStream* Start(CallPool& pool, const ClientCall& client, absl::Duration limit, Next next,
-                                Subject subject = {}, Ready ready = nullptr, FindFilesystem find = nullptr) {
-    auto* stream =
-        new GeneratedStream(std::make_shared<Source>(pool, client.pool_client(), limit, std::move(next),
-                                                     std::move(subject), std::move(ready), std::move(find)));
+  static GeneratedStream* Start(CallPool& pool, Timers& timers, const ClientCall& client,
+                                absl::Duration limit, Next next, Subject subject = {}, Ready ready = nullptr,
+                                FindFilesystem find = nullptr) {
+    auto* stream = new GeneratedStream(std::make_shared<Source>(pool, timers, client.pool_client(), limit,
+                                                                std::move(next), std::move(subject),
+                                                                std::move(ready), std::move(find)));
     {
       absl::MutexLock lock(&stream->source_->mutex);
       stream->source_->stream = stream;
@@ -179,9 +186,10 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
  private:
   // The part of the stream that outlives the call if `next` is blocked.
   struct Source {
-    Source(CallPool& its_pool, std::string its_client, absl::Duration its_limit, Next its_next,
-           Subject its_subject, Ready its_ready, FindFilesystem its_find)
+    Source(CallPool& its_pool, Timers& its_timers, std::string its_client, absl::Duration its_limit,
+           Next its_next, Subject its_subject, Ready its_ready, FindFilesystem its_find)
         : pool(its_pool),
+          timers(its_timers),
           client(std::move(its_client)),
           limit(its_limit),
           next(std::move(its_next)),
@@ -189,6 +197,7 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
           ready(std::move(its_ready)),
           find(std::move(its_find)) {}
     CallPool& pool;
+    Timers& timers;
     const std::string client;
     const absl::Duration limit;
     const Next next;
@@ -219,11 +228,9 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
       absl::MutexLock lock(&source->mutex);
       if (source->stream == nullptr) return;
       const int64_t call = ++source->calls;
-      source->stream->alarm_ = std::make_unique<grpc::Alarm>();
-      source->stream->alarm_->Set(absl::ToChronoTime(absl::Now() + source->limit),
-                                  [source, call](bool expired) {
-                                    if (expired && call == source->calls) End(*source, CallTookTooLong());
-                                  });
+      source->stream->timer_ = source->timers.Call(source->limit, [source, call] {
+        if (call == source->calls) End(*source, CallTookTooLong());
+      });
     }
     source->pool.Run(
         [source](const absl::Status& status) {
@@ -262,7 +269,7 @@ class GeneratedStream final : public grpc::ServerWriteReactor<Response> {
   }
 
   const std::shared_ptr<Source> source_;
-  std::unique_ptr<grpc::Alarm> alarm_;  // the time limit of the call of `next` in progress
+  Timers::Timer timer_;  // the time limit of the call of `next` in progress
 };
 
 }  // namespace scalelab::server

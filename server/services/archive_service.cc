@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "db/archive/archive.h"
 #include "proto/status.h"
 #include "server/core/convert.h"
@@ -126,7 +127,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   void OnReadDone(bool ok) override {
     {
       absl::MutexLock lock(&mutex_);
-      if (idle_ != nullptr) idle_->Cancel();
+      idle_.Cancel();
     }
     if (ok) {
       OnPool([](Upload& u) { return u.Append(); });
@@ -138,7 +139,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   void OnDone() override {
     const std::shared_ptr<Upload> last = std::move(self_);
     absl::MutexLock lock(&mutex_);
-    idle_.reset();  // the alarm has a reference to this object
+    idle_.Cancel();
   }
 
   // Calls `work` on a thread of the pool, unless the call has ended. An error ends the call.
@@ -168,12 +169,9 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   void Receive() {
     absl::MutexLock lock(&mutex_);
     if (over_) return;
-    idle_ = std::make_unique<grpc::Alarm>();
-    idle_->Set(absl::ToChronoTime(absl::Now() + context_.handler.call_limit),
-               [upload = shared_from_this()](bool expired) {
-                 if (expired)
-                   upload->End(absl::DeadlineExceededError("the client has stopped sending the archive"));
-               });
+    idle_ = context_.handler.pools.timers.Call(context_.handler.call_limit, [upload = shared_from_this()] {
+      upload->End(absl::DeadlineExceededError("the client has stopped sending the archive"));
+    });
     message_.Clear();
     StartRead(&message_);
   }
@@ -257,7 +255,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
       if (std::exchange(over_, true)) return;
       if (study != nullptr) *context_.response->mutable_study() = std::move(*study);
       context_.response->set_existed(existed);
-      if (idle_ != nullptr) idle_->Cancel();
+      idle_.Cancel();
     }
     --*context_.restores;  // before the client is answered, so that its next restore is not refused
     context_.handler.access.Audit(*context_.client, status);
@@ -274,7 +272,7 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
 
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<grpc::Alarm> idle_ ABSL_GUARDED_BY(mutex_);  // timeout of the read in flight
+  Timers::Timer idle_ ABSL_GUARDED_BY(mutex_);  // timeout of the read in flight
 };
 
 class RefusedUpload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest> {
@@ -311,7 +309,7 @@ grpc::ServerWriteReactor<v1::ReadArchiveResponse>* ArchiveService::ReadArchive(
     return file;
   };
   // The first step writes the whole archive to a file; the other steps read the file.
-  return Stream::Start(handler_.pools.heavy, **client, handler_.call_limit,
+  return Stream::Start(handler_.pools.heavy, handler_.pools.timers, **client, handler_.call_limit,
                        [this, client = *client, make, file = std::shared_ptr<UnnamedFile>()](
                            v1::ReadArchiveResponse* response) mutable -> absl::StatusOr<bool> {
                          if (file == nullptr) {

@@ -184,7 +184,7 @@ grpc::ServerWriteReactor<v1::ReadPointsResponse>* ResultService::ReadPoints(
   if (!client.ok()) return Stream::Fail(client.status());
   auto reader = std::make_shared<PointReader>(handler_, *client, *request);
   return Stream::Start(
-      handler_.pools.reads, **client, handler_.call_limit,
+      handler_.pools.reads, handler_.pools.timers, **client, handler_.call_limit,
       [reader](v1::ReadPointsResponse* response) { return reader->Next(response); }, Subject{},
       [reader] { return reader->Ready(); });
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "proto/status.h"
 #include "server/core/convert.h"
 #include "server/core/explain.h"
@@ -194,7 +195,8 @@ grpc::ServerWriteReactor<v1::ReadRunLogResponse>* RunService::ReadRunLog(
   };
   const auto next = [log](v1::ReadRunLogResponse* response) { return (*log)->Next(response); };
   const std::string run = "run " + request->name().substr(request->name().rfind('/') + 1);
-  return Stream::Start(handler_.pools.logs, **client, handler_.call_limit, next, {run, ""}, nullptr, find);
+  return Stream::Start(handler_.pools.logs, handler_.pools.timers, **client, handler_.call_limit, next,
+                       {run, ""}, nullptr, find);
 }
 
 grpc::ServerUnaryReactor* RunService::ExplainRun(grpc::CallbackServerContext* context,

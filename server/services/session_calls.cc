@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/services/auth_service.h"
 #include "spdlog/spdlog.h"
 
@@ -50,7 +51,7 @@ grpc::ServerUnaryReactor* SessionCalls::CreateSession(grpc::CallbackServerContex
   auto client = std::make_shared<ClientCall>(std::move(unknown), "CreateSession", /*changes=*/false,
                                              handler_.access.PeerOf(*context));
   auto call = UnaryCall<v1::CreateSessionResponse>::Start(
-      context, response, handler_.call_limit, client,
+      context, response, handler_.pools.timers, handler_.call_limit, client,
       [&access = handler_.access, client](const absl::Status& status) { access.Audit(*client, status); });
   FinishOn(handler_.pools.logins, call, [this, credential = request->munge_credential()](auto& session) {
     const absl::Time now = absl::Now();

@@ -1,17 +1,21 @@
 #include "server/services/worker_service.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpc/support/time.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "proto/status.h"
 #include "server/core/ingest.h"
 #include "server/rpc/reactors.h"
+#include "server/time/stop_signal.h"
 
 namespace scalelab::server {
 namespace {
@@ -47,23 +51,38 @@ class WorkerService::Call {
 };
 
 // Records once a second that the threads of the queue handle calls. A pulse is an event of the queue, like a
-// call, so there is none while all threads are blocked.
+// call, so there is none while all threads are blocked. A thread adds the events, because gRPC's timers follow
+// the wall clock.
 class WorkerService::Pulse final : public Call {
  public:
-  explicit Pulse(WorkerService& service) : service_(service) { Proceed(true); }
+  explicit Pulse(WorkerService& service) : service_(service), thread_([this] { Run(); }) {}
+  // The last event must have been handled.
+  ~Pulse() override { Stop(); }
 
-  void Proceed(bool ok) override {
-    if (!ok) return;  // cancelled
-    absl::MutexLock lock(&service_.mutex_);
-    if (service_.stopping_) return;
-    service_.coordinator_.NoteServing();
-    alarm_.Set(service_.queue_.get(), absl::ToChronoTime(absl::Now() + kPulse), this);
+  // Adds no more events. Must be called before the shutdown of the queue.
+  void Stop() {
+    stop_.Stop();
+    if (thread_.joinable()) thread_.join();
   }
-  void Cancel() { alarm_.Cancel(); }
+  void Proceed(bool /*ok*/) override {
+    service_.coordinator_.NoteServing();
+    in_queue_ = false;
+  }
 
  private:
+  void Run() {
+    // An alarm in the past needs no timer: Set adds its event to the queue.
+    do {
+      if (!in_queue_.exchange(true))
+        alarm_.Set(service_.queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), this);
+    } while (!stop_.WaitFor(kPulse));
+  }
+
   WorkerService& service_;
+  StopSignal stop_;
+  std::atomic<bool> in_queue_ = false;  // whether an event was added and is not handled yet
   grpc::Alarm alarm_;
+  std::thread thread_;
 };
 
 class WorkerService::SynchronizeCall final : public Call {
@@ -214,7 +233,7 @@ void WorkerService::Stop() {
         +[](int* answering) { return *answering == 0; }, &answering_));
   }
   if (queue_ == nullptr) return;
-  if (pulse_ != nullptr) pulse_->Cancel();
+  if (pulse_ != nullptr) pulse_->Stop();
   queue_->Shutdown();
   if (threads_.empty()) Serve();  // Start was never called; drain the queue
   for (std::thread& thread : threads_) thread.join();

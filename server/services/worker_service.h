@@ -68,7 +68,7 @@ class WorkerService {
   grpc::AsyncGenericService generic_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::vector<std::thread> threads_;
-  std::unique_ptr<Pulse> pulse_;
+  std::unique_ptr<Pulse> pulse_;  // null before Start
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int answering_ ABSL_GUARDED_BY(mutex_) = 0;  // number of calls whose response is in progress

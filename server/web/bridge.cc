@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "grpc/support/time.h"
 #include "proto/status.h"
 #include "server/rpc/web_metadata.h"
 
@@ -55,7 +55,10 @@ void Bridge::Call(const WebMethod& method, const WebCaller& caller, MessagePtr r
   auto call = std::make_shared<BridgeCall>(secret_, method, caller, std::move(request));
   call->done = std::move(done);
   call->response = NewMessage(method.descriptor->output_type());
-  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kCallLimit));
+  // A time of the steady clock: absl::Now is wrong for two seconds after the wall clock was set.
+  call->context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_millis(absl::ToInt64Milliseconds(kCallLimit), GPR_TIMESPAN)));
   if (!method.heavy) return Begin(std::move(call));
   bool full = false;
   {
