@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <iostream>
+#include <utility>
+#include <vector>
 
 #include "db/backup.h"
 #include "server/config.h"
@@ -16,10 +18,13 @@
 
 static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Command& command) {
   const scalelab::server::ServerConfig& config = command.config;
+  std::vector<std::pair<std::string, std::string>> notify_commands;
+  for (const auto& [name, argv] : config.notify.commands) notify_commands.emplace_back(name, argv.front());
   return {.mistake = command.text,
           .data_dir = config.data_dir,
           .runs_dir = config.runs_dir,
           .listen = config.listen,
+          .socket_mode = config.socket_mode,
           .metrics = config.metrics,
           .web = config.web,
           .tls_certificate = config.tls_certificate,
@@ -27,6 +32,8 @@ static scalelab::server::doctor::Subject SubjectOf(const scalelab::server::Comma
           .tls_authority = config.tls_authority,
           .insecure = config.insecure,
           .munge_socket = config.munge_socket,
+          .sendmail = config.notify.sendmail,
+          .notify_commands = std::move(notify_commands),
           .scheduler = config.scheduler,
           .worker_server = config.worker_server,
           .worker_program = config.worker_program,

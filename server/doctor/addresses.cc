@@ -63,6 +63,24 @@ void ReadTcp(const Address& address, AddressFacts& facts) {
   }
 }
 
+// Finds the directories on the path of a socket that others or this group may not enter, from `directory` upwards.
+void ReadParents(const std::filesystem::path& directory, AddressFacts& facts) {
+  std::error_code error;
+  std::filesystem::path at = std::filesystem::canonical(directory, error);
+  if (error) at = directory;
+  struct stat found {};
+  for (;; at = at.parent_path()) {
+    if (stat(at.c_str(), &found) == 0) {
+      const bool others = (found.st_mode & S_IXOTH) != 0;
+      // The kernel checks the bits for the group instead of those for others.
+      const bool group = found.st_gid == getegid() ? (found.st_mode & S_IXGRP) != 0 : others;
+      if (!others && facts.closed_to_others.empty()) facts.closed_to_others = at.string();
+      if (!group && facts.closed_to_group.empty()) facts.closed_to_group = at.string();
+    }
+    if (at == at.parent_path()) break;
+  }
+}
+
 void ReadUnixSocket(const std::string& path, AddressFacts& facts) {
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   struct stat found {};
@@ -70,10 +88,7 @@ void ReadUnixSocket(const std::string& path, AddressFacts& facts) {
     facts.error = absl::StrCat("its directory ", directory.string(), ": ", std::strerror(errno));
     return;
   }
-  for (std::filesystem::path at = directory; facts.reachable_by_others; at = at.parent_path()) {
-    facts.reachable_by_others = stat(at.c_str(), &found) != 0 || (found.st_mode & S_IXOTH) != 0;
-    if (at == at.parent_path()) break;
-  }
+  ReadParents(directory, facts);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const absl::Cleanup close_it = [fd] { close(fd); };
   sockaddr_un name{};

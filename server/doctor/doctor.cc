@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -53,12 +54,23 @@ void CheckPlaces(const Subject& subject, const DirectoryFacts& data_dir, uid_t u
     if (absl::StartsWith(address, absl::StrCat("unix:", subject.data_dir, "/")) && !Exists(subject.data_dir))
       facts.error.clear();
     findings.push_back(CheckAddress("listen", facts, server));
+    Add(CheckSocketAccess(facts, subject.socket_mode), findings);
   }
   for (const auto& [key, address] : {std::pair("metrics", subject.metrics), std::pair("web", subject.web)}) {
     if (!address.empty()) findings.push_back(CheckAddress(key, ReadAddress(address), server));
   }
   const absl::StatusOr<Address> workers = ParseAddress(subject.worker_server);
   if (workers.ok()) findings.push_back(CheckWorkerServer(subject.worker_server, Resolve(workers->host)));
+}
+
+void CheckNotify(const Subject& subject, const Run& run, Findings& findings) {
+  std::vector<ProgramFacts> programs;
+  if (!subject.sendmail.empty()) programs.push_back(ReadProgram("sendmail", subject.sendmail));
+  for (const auto& [name, program] : subject.notify_commands)
+    programs.push_back(ReadProgram(absl::StrCat("notify_commands: ", name), program));
+  const pid_t server = RunningServer(subject.data_dir);
+  const std::optional<bool> running = server == 0 ? std::nullopt : HasNoNewPrivileges(server);
+  Add(CheckNotifications(programs, running.has_value() ? *running : UnitIgnoresSetuid(run)), findings);
 }
 
 // Checks the files that encrypted TCP connections need.
@@ -128,6 +140,7 @@ Findings Examine(const Subject& subject, const Run& run) {
     findings.push_back(CheckAccount(findings, user));
     CheckPlaces(subject, data_dir, user, findings);
     CheckCertificate(subject, findings);
+    CheckNotify(subject, run, findings);
   }
   Add(CheckWorkerPrograms(run, subject.worker_program, subject.version), findings);
   if (!subject.munge_socket.empty()) findings.push_back(CheckMunge(run, subject.munge_socket));

@@ -1,6 +1,8 @@
 // `scalelabd doctor`: checks everything that the service needs.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,10 +17,13 @@ struct Subject {
   std::string mistake;  // why the configuration is invalid; if not empty, only the machine is checked
   std::string data_dir, runs_dir;
   std::vector<std::string> listen;
+  mode_t socket_mode = 0600;
   std::string metrics, web;                             // loopback addresses; empty: not served
   std::string tls_certificate, tls_key, tls_authority;  // files; empty: not set
   bool insecure = false;                                // TCP without TLS
   std::string munge_socket;                             // empty: that of the system
+  std::string sendmail;                                 // program that sends mail; empty: not checked
+  std::vector<std::pair<std::string, std::string>> notify_commands;  // names and programs
   std::string scheduler, worker_server, worker_program, version;
   bool users_submit = false;  // jobs_run_as: user, so that agents submit the jobs under the users' accounts
   std::vector<std::pair<std::string, std::string>> sbatch_options;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -116,6 +117,44 @@ LimitFacts ReadLimits() {
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) facts.files = limit.rlim_max;
   if (getrlimit(RLIMIT_NPROC, &limit) == 0) facts.processes = limit.rlim_cur;
   return facts;
+}
+
+ProgramFacts ReadProgram(const std::string& setting, const std::string& path) {
+  ProgramFacts facts;
+  facts.setting = setting;
+  facts.path = path;
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    facts.error = std::strerror(errno);
+    return facts;
+  }
+  if (!S_ISREG(found.st_mode)) {
+    facts.error = "not a file";
+    return facts;
+  }
+  if (access(path.c_str(), X_OK) != 0) facts.error = std::strerror(errno);
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::canonical(path, error);
+  std::vector<std::filesystem::path> started = {program};
+  if (absl::StartsWith(program.filename().string(), "sendmail")) {
+    // Postfix and nullmailer pass the mail to one of these programs.
+    for (const char* helper : {"postdrop", "nullmailer-queue"})
+      started.push_back(program.parent_path() / helper);
+  }
+  for (const std::filesystem::path& each : started) {
+    const bool exists = stat(each.c_str(), &found) == 0;
+    if (exists && facts.privileged.empty() && (found.st_mode & (S_ISUID | S_ISGID)) != 0)
+      facts.privileged = each.string();
+  }
+  return facts;
+}
+
+std::optional<bool> HasNoNewPrivileges(pid_t process) {
+  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "NoNewPrivs:")) return absl::EndsWith(line, "1");
+  }
+  return std::nullopt;
 }
 
 pid_t RunningServer(const std::string& data_dir) {

@@ -63,7 +63,9 @@ struct AddressFacts {
   bool unix_socket = false;
   std::string error;  // why the server cannot listen on it; empty if it can, or if it is only in use
   bool in_use = false;
-  bool reachable_by_others = true;  // Unix socket: whether other users may search its directory
+  // Unix socket: the first directory on its path that other users, or the group of this process, may not enter; empty:
+  // none.
+  std::string closed_to_others, closed_to_group;
 };
 AddressFacts ReadAddress(const std::string& text);
 
@@ -88,6 +90,19 @@ struct TlsFileFacts {
 TlsFileFacts ReadCertificate(const std::string& setting, const std::string& path);
 // Reads a private key, and compares it with the first certificate in the file `certificate`.
 TlsFileFacts ReadKey(const std::string& setting, const std::string& path, const std::string& certificate);
+
+// A program that sends notifications.
+struct ProgramFacts {
+  std::string setting;  // its configuration key: "sendmail", or "notify_commands: NAME"
+  std::string path;
+  std::string error;       // why this account cannot execute it; empty if it can
+  std::string privileged;  // the program with a setuid or setgid bit that it is or starts; empty: none
+};
+ProgramFacts ReadProgram(const std::string& setting, const std::string& path);
+
+// Returns whether setuid and setgid bits have no effect on programs that the process starts; nothing if there is no such
+// process.
+std::optional<bool> HasNoNewPrivileges(pid_t process);
 
 // Returns the process id of the scalelabd that uses the data directory; 0 if none does.
 pid_t RunningServer(const std::string& data_dir);

@@ -2,8 +2,12 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace scalelab::server::doctor {
 namespace {
@@ -12,7 +16,8 @@ constexpr int64_t kGib = int64_t{1} << 30;
 constexpr int64_t kLittleSpace = 2 * kGib, kNoSpace = kGib / 10;
 constexpr int64_t kFewInodes = 10'000, kNoInodes = 100;
 constexpr absl::Duration kClockTolerance = absl::Seconds(1);
-constexpr absl::Duration kSoon = absl::Hours(24 * 30);  // time to replace a certificate
+constexpr absl::Duration kSoon = absl::Hours(24 * 30);     // time to replace a certificate
+constexpr char kDefaultSendmail[] = "/usr/sbin/sendmail";  // the default of notify: {sendmail: PROGRAM}
 constexpr uint64_t kFewFiles = 4096, kNoFiles = 128, kFewProcesses = 1024;
 
 void CheckSpace(const DirectoryFacts& facts, const std::string& subject, Findings& findings) {
@@ -187,10 +192,49 @@ Finding CheckAddress(const std::string& key, const AddressFacts& facts, pid_t se
     return facts.unix_socket ? Warning(key, absl::StrCat(facts.text, ": ", facts.error), advice)
                              : Error(key, absl::StrCat(facts.text, ": ", facts.error), advice);
   }
-  return Ok(key, absl::StrCat(facts.text, " is free",
-                              facts.unix_socket && !facts.reachable_by_others
-                                  ? "; only its owner can reach it, because of the modes of its directories"
-                                  : ""));
+  return Ok(key, absl::StrCat(facts.text, " is free"));
+}
+
+Findings CheckSocketAccess(const AddressFacts& facts, mode_t socket_mode) {
+  const bool others = (socket_mode & S_IRWXO) != 0, group = (socket_mode & S_IRWXG) != 0;
+  const std::string closed = others ? facts.closed_to_others : group ? facts.closed_to_group : "";
+  if (!facts.unix_socket || closed.empty()) return {};
+  return {Warning(
+      "listen",
+      absl::StrFormat("socket_mode %04o allows %s to connect to %s, but they cannot enter %s", socket_mode,
+                      others ? "all users" : "the group of the service", facts.text, closed),
+      absl::StrCat(others ? "chmod o+x " : "chgrp and chmod g+x ", closed,
+                   ", or name a socket in another directory, such as /run/scalelab"))};
+}
+
+Findings CheckNotifications(const std::vector<ProgramFacts>& programs, bool no_new_privileges) {
+  Findings findings;
+  std::vector<std::string> good;
+  for (const ProgramFacts& program : programs) {
+    const bool mail = program.setting == "sendmail";
+    const std::string error = absl::StrCat(program.path, ": ", program.error);
+    if (mail && program.path == kDefaultSendmail && program.error == std::strerror(ENOENT)) {
+      findings.push_back(Ok("notify", absl::StrCat("no notification can be sent by mail: ", error)));
+    } else if (!program.error.empty()) {
+      findings.push_back(
+          Warning("notify", absl::StrCat(program.setting, ": ", error),
+                  absl::StrCat("install the program, or name one that this account may execute in ",
+                               mail ? "notify: {sendmail: PROGRAM}" : "notify_commands")));
+    } else if (no_new_privileges && !program.privileged.empty()) {
+      findings.push_back(Warning(
+          "notify",
+          absl::StrCat(program.setting, ": ", program.path, " needs the setuid or setgid bit of ",
+                       program.privileged, ", which has no effect in the service (NoNewPrivileges=)"),
+          mail ? "set notify: {sendmail: PROGRAM} to one that connects to the mail server itself, such as "
+                 "/usr/bin/msmtp"
+               : "name a program in notify_commands that needs no such bit"));
+    } else {
+      good.push_back(program.path);
+    }
+  }
+  if (!good.empty())
+    findings.push_back(Ok("notify", absl::StrCat("this account may execute ", absl::StrJoin(good, ", "))));
+  return findings;
 }
 
 Finding CheckWorkerServer(const std::string& address, const NameFacts& facts) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "server/doctor/facts.h"
 #include "server/doctor/finding.h"
@@ -24,6 +25,12 @@ Finding CheckLimits(const LimitFacts& facts);
 // Checks an address to serve. `key` is its configuration key. `server` is the process id of the scalelabd that
 // uses the data directory, or 0.
 Finding CheckAddress(const std::string& key, const AddressFacts& facts, pid_t server);
+// Checks that those who may connect to a Unix socket with this mode may also enter its directory. Returns nothing if
+// they may.
+Findings CheckSocketAccess(const AddressFacts& facts, mode_t socket_mode);
+// Checks the programs that send notifications. `no_new_privileges`: setuid and setgid bits have no effect on programs
+// that the service starts.
+Findings CheckNotifications(const std::vector<ProgramFacts>& programs, bool no_new_privileges);
 // Checks the files of the certificate for TCP.
 Findings CheckTls(const std::vector<TlsFileFacts>& files, absl::Time now);
 // Checks the address that workers on other nodes connect to.

@@ -103,6 +103,17 @@ Findings CheckUnit(const Run& run) {
   return findings;
 }
 
+bool UnitIgnoresSetuid(const Run& run) {
+  // With each of these settings, systemd sets no_new_privs for a service that has User=, even with NoNewPrivileges=no.
+  const absl::StatusOr<CommandResult> shown =
+      run({"systemctl", "show", "scalelabd.service",
+           "--property=NoNewPrivileges,LockPersonality,MemoryDenyWriteExecute,PrivateDevices,ProtectClock,"
+           "ProtectHostname,ProtectKernelLogs,ProtectKernelModules,ProtectKernelTunables,RestrictRealtime,"
+           "RestrictSUIDSGID"},
+          "");
+  return shown.ok() && shown->ok() && absl::StrContains(shown->out, "=yes\n");
+}
+
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version) {
   Findings findings;
   const std::string trainer = CompanionProgram(worker_program, "scalelab-trainer");

@@ -18,6 +18,10 @@ Finding CheckMunge(const Run& run, const std::string& socket);
 // Checks the systemd unit scalelabd.service. Returns nothing on a machine without systemd.
 Findings CheckUnit(const Run& run);
 
+// Returns whether setuid and setgid bits have no effect on programs that the unit scalelabd.service starts. Returns false
+// on a machine without systemd.
+bool UnitIgnoresSetuid(const Run& run);
+
 // Checks that scalelab-worker starts, has the version of scalelabd, and finds the programs and libraries
 // that it needs. The programs may be scripts; if scalelab-worker is one, the other programs need not be here.
 Findings CheckWorkerPrograms(const Run& run, const std::string& worker_program, const std::string& version);

@@ -205,6 +205,30 @@ TEST_F(DoctorTest, TheSocketOfMungedIsCheckedWithEveryScheduler) {
   EXPECT_THAT(Check(), Not(Contains(About("munge"))));
 }
 
+TEST_F(DoctorTest, ProgramsForNotificationsAreCheckedAgainstTheUnit) {
+  subject_.sendmail = Write("mailer", "#!/bin/sh\n", 04755);
+  subject_.notify_commands = {{"chat", root_ + "/none"}};
+  Findings findings = Check();
+  EXPECT_THAT(findings, Contains(AllOf(About("notify"), IsOk("/mailer"))));
+  EXPECT_THAT(findings,
+              Contains(AllOf(About("notify"), IsWarning("notify_commands: chat: " + root_ + "/none"))));
+  programs_.Answer("systemctl show scalelabd.service --property=NoNewPrivileges", "NoNewPrivileges=yes\n");
+  findings = Check();
+  EXPECT_THAT(findings, Contains(AllOf(About("notify"), IsWarning("needs the setuid or setgid bit of"))));
+  EXPECT_THAT(findings, Not(Contains(IsOk("/mailer"))));
+}
+
+TEST_F(DoctorTest, ASocketForAllUsersInADirectoryOfOneAccountIsFound) {
+  std::filesystem::create_directories(subject_.data_dir);
+  chmod(root_.c_str(), 0755);
+  chmod(subject_.data_dir.c_str(), 0700);
+  EXPECT_THAT(Check(), Not(Contains(IsWarning("cannot enter")))) << "with mode 0600 nobody else connects";
+  subject_.socket_mode = 0666;
+  EXPECT_THAT(Check(), Contains(AllOf(About("listen"), IsWarning("they cannot enter"))));
+  chmod(subject_.data_dir.c_str(), 0711);
+  EXPECT_THAT(Check(), Not(Contains(IsWarning("cannot enter"))));
+}
+
 TEST_F(DoctorTest, AnExpiredOrUnreadableCertificateIsFoundIfTcpUsesTls) {
   const auto pair = tls::MakeKeyPair({"localhost"});
   ASSERT_TRUE(pair.ok());

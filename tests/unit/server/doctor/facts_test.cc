@@ -1,14 +1,18 @@
 #include "server/doctor/facts.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -99,7 +103,6 @@ TEST_F(FactsTest, AnAddressOfAnotherMachineCannotBeServed) {
 TEST_F(FactsTest, ASocketIsInUseWhileAServerListens) {
   const std::string path = root_ + "/s.sock";
   EXPECT_FALSE(ReadAddress("unix:" + path).in_use);
-  EXPECT_FALSE(ReadAddress("unix:" + path).reachable_by_others) << "the directory has mode 0700";
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -110,6 +113,83 @@ TEST_F(FactsTest, ASocketIsInUseWhileAServerListens) {
   close(fd);
   EXPECT_FALSE(ReadAddress("unix:" + path).in_use) << "the file that a server left";
   EXPECT_THAT(ReadAddress("unix:" + root_ + "/none/s.sock").error, HasSubstr("No such file"));
+}
+
+TEST_F(FactsTest, TheDirectoryOfASocketThatOthersMayNotEnterIsFound) {
+  std::filesystem::create_directories(root_ + "/a/b");
+  const std::string root = std::filesystem::canonical(root_), address = "unix:" + root_ + "/a/b/s.sock";
+  const auto modes = [&](mode_t upper, mode_t lower) {
+    chmod(root_.c_str(), upper);
+    chmod((root_ + "/a/b").c_str(), lower);
+    return ReadAddress(address);
+  };
+  EXPECT_EQ(modes(0755, 0755).closed_to_others, "");
+  EXPECT_EQ(modes(0755, 0755).closed_to_group, "");
+  EXPECT_EQ(modes(0700, 0755).closed_to_others, root) << "a directory above that of the socket";
+  EXPECT_EQ(modes(0700, 0700).closed_to_others, root + "/a/b");
+  EXPECT_EQ(modes(0711, 0711).closed_to_others, "") << "nobody needs to list the directory";
+  ASSERT_EQ(chown(root_.c_str(), static_cast<uid_t>(-1), getegid()), 0);
+  EXPECT_EQ(modes(0710, 0755).closed_to_group, "");
+  EXPECT_EQ(modes(0710, 0755).closed_to_others, root);
+  EXPECT_EQ(modes(0701, 0755).closed_to_group, root);
+  std::filesystem::create_directory_symlink(root_ + "/a/b", root_ + "/link");
+  modes(0755, 0700);
+  EXPECT_EQ(ReadAddress("unix:" + root_ + "/link/s.sock").closed_to_others, root + "/a/b");
+}
+
+TEST_F(FactsTest, AProgramIsExecutableOrTheReasonIsKnown) {
+  const std::string path = root_ + "/post";
+  EXPECT_THAT(ReadProgram("sendmail", path).error, HasSubstr("No such file"));
+  std::ofstream(path) << "#!/bin/sh\n";
+  chmod(path.c_str(), 0644);
+  EXPECT_THAT(ReadProgram("sendmail", path).error, HasSubstr("Permission denied"));
+  chmod(path.c_str(), 0755);
+  const ProgramFacts facts = ReadProgram("notify_commands: chat", path);
+  EXPECT_EQ(facts.error, "");
+  EXPECT_EQ(facts.privileged, "");
+  EXPECT_EQ(facts.setting, "notify_commands: chat");
+  EXPECT_EQ(ReadProgram("sendmail", root_).error, "not a file");
+}
+
+TEST_F(FactsTest, AProgramThatNeedsASetuidOrSetgidBitIsKnown) {
+  const std::string root = std::filesystem::canonical(root_);
+  const auto write = [&](const std::string& name, mode_t mode) {
+    const std::string path = root + "/" + name;
+    std::ofstream(path) << "#!/bin/sh\n";
+    chmod(path.c_str(), mode);
+    return path;
+  };
+  const std::string exim = write("exim4", 04755);
+  std::filesystem::create_symlink(exim, root + "/mailer");
+  EXPECT_EQ(ReadProgram("sendmail", root + "/mailer").privileged, exim) << "Exim: a link to a setuid program";
+  EXPECT_EQ(ReadProgram("sendmail", write("dma", 02755)).privileged, root + "/dma");
+  const std::string postfix = write("sendmail", 0755);
+  EXPECT_EQ(ReadProgram("sendmail", postfix).privileged, "");
+  EXPECT_EQ(ReadProgram("sendmail", write("msmtp", 0755)).privileged, "");
+  const std::string postdrop = write("postdrop", 02555);
+  EXPECT_EQ(ReadProgram("sendmail", postfix).privileged, postdrop) << "Postfix: sendmail starts postdrop";
+  EXPECT_EQ(ReadProgram("sendmail", root + "/msmtp").privileged, "") << "it does not start postdrop";
+}
+
+TEST_F(FactsTest, AProcessWithoutNewPrivilegesIsFound) {
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    (void)!write(pipes[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char set = 0;
+  ASSERT_EQ(read(pipes[0], &set, 1), 1);
+  EXPECT_EQ(HasNoNewPrivileges(child), true);
+  EXPECT_EQ(HasNoNewPrivileges(getpid()), prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(HasNoNewPrivileges(child), std::nullopt) << "the process has ended";
+  close(pipes[0]);
+  close(pipes[1]);
 }
 
 TEST_F(FactsTest, ANameResolvesToThisMachineOnlyOrToOthers) {

@@ -8,6 +8,8 @@ namespace scalelab::server::doctor {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
 
 constexpr uid_t kUser = 1000;
 
@@ -196,9 +198,66 @@ TEST(MachineChecks, ASocketWhoseDirectorySystemdCreatesIsNoError) {
   facts.unix_socket = true;
   facts.error = "no such directory";
   EXPECT_THAT(CheckAddress("listen", facts, 0), IsWarning("no such directory"));
-  facts.error.clear();
-  facts.reachable_by_others = false;
-  EXPECT_THAT(CheckAddress("listen", facts, 0), IsOk("only its owner"));
+}
+
+TEST(MachineChecks, UsersMustBeAbleToEnterTheDirectoryOfASocketThatIsOpenForThem) {
+  AddressFacts facts;
+  facts.text = "unix:/var/lib/scalelab/s";
+  facts.unix_socket = true;
+  EXPECT_THAT(CheckSocketAccess(facts, 0666), IsEmpty());
+  facts.closed_to_others = "/var/lib/scalelab";
+  EXPECT_THAT(
+      CheckSocketAccess(facts, 0666),
+      ElementsAre(IsWarning("socket_mode 0666 allows all users to connect to unix:/var/lib/scalelab/s, but "
+                            "they cannot enter /var/lib/scalelab")));
+  EXPECT_THAT(CheckSocketAccess(facts, 0666)[0].advice, HasSubstr("chmod o+x /var/lib/scalelab"));
+  EXPECT_THAT(CheckSocketAccess(facts, 0600), IsEmpty()) << "only the account of the service may connect";
+  EXPECT_THAT(CheckSocketAccess(facts, 0660), IsEmpty()) << "its group may enter";
+  facts.closed_to_group = "/var/lib/scalelab";
+  EXPECT_THAT(CheckSocketAccess(facts, 0660), ElementsAre(IsWarning("the group of the service")));
+  facts.unix_socket = false;
+  EXPECT_THAT(CheckSocketAccess(facts, 0666), IsEmpty());
+}
+
+ProgramFacts Sender(const std::string& setting, const std::string& path) {
+  ProgramFacts facts;
+  facts.setting = setting;
+  facts.path = path;
+  return facts;
+}
+
+TEST(MachineChecks, ProgramsThatSendNotificationsMustBeExecutable) {
+  ProgramFacts mail = Sender("sendmail", "/usr/bin/msmtp"),
+               chat = Sender("notify_commands: chat", "/opt/chat");
+  EXPECT_THAT(CheckNotifications({mail, chat}, true), ElementsAre(IsOk("/usr/bin/msmtp, /opt/chat")));
+  chat.error = "Permission denied";
+  EXPECT_THAT(CheckNotifications({mail, chat}, true),
+              ElementsAre(IsWarning("notify_commands: chat: /opt/chat: Permission denied"), IsOk("msmtp")));
+  mail.error = "No such file or directory";
+  EXPECT_THAT(CheckNotifications({mail}, true),
+              ElementsAre(IsWarning("sendmail: /usr/bin/msmtp: No such file")));
+  mail.path = "/usr/sbin/sendmail";
+  EXPECT_THAT(CheckNotifications({mail}, true), ElementsAre(IsOk("no notification can be sent by mail")))
+      << "the default, on a machine without mail";
+  mail.error = "Permission denied";
+  EXPECT_THAT(CheckNotifications({mail}, true),
+              ElementsAre(IsWarning("/usr/sbin/sendmail: Permission denied")));
+  EXPECT_THAT(CheckNotifications({}, true), IsEmpty());
+}
+
+TEST(MachineChecks, ProgramsThatNeedASetuidBitCannotSendNotificationsWithoutNewPrivileges) {
+  ProgramFacts mail = Sender("sendmail", "/usr/sbin/sendmail"),
+               chat = Sender("notify_commands: chat", "/opt/chat");
+  mail.privileged = "/usr/sbin/postdrop";
+  chat.privileged = "/opt/chat";
+  const Findings findings = CheckNotifications({mail, chat}, true);
+  EXPECT_THAT(findings,
+              ElementsAre(IsWarning("sendmail: /usr/sbin/sendmail needs the setuid or setgid bit of "
+                                    "/usr/sbin/postdrop"),
+                          IsWarning("/opt/chat needs")));
+  EXPECT_THAT(findings[0].advice, HasSubstr("notify: {sendmail: PROGRAM}"));
+  EXPECT_THAT(findings[1].advice, HasSubstr("notify_commands"));
+  EXPECT_THAT(CheckNotifications({mail, chat}, false), ElementsAre(IsOk("/usr/sbin/sendmail, /opt/chat")));
 }
 
 TEST(MachineChecks, WorkersCannotDialALoopbackAddress) {

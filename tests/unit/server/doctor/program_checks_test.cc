@@ -49,6 +49,19 @@ TEST(ProgramChecks, TheUnitsStateIsReported) {
   EXPECT_THAT(CheckUnit(programs.run()), ElementsAre(IsError("masked")));
 }
 
+TEST(ProgramChecks, AUnitWithOneOfSeveralSettingsIgnoresSetuidBits) {
+  FakePrograms programs;
+  EXPECT_FALSE(UnitIgnoresSetuid(programs.run())) << "a machine without systemd";
+  programs.Answer("systemctl", "NoNewPrivileges=no\nRestrictSUIDSGID=no\nLockPersonality=no\n");
+  EXPECT_FALSE(UnitIgnoresSetuid(programs.run()));
+  programs.Answer("systemctl", "NoNewPrivileges=yes\nRestrictSUIDSGID=no\nLockPersonality=no\n");
+  EXPECT_TRUE(UnitIgnoresSetuid(programs.run()));
+  programs.Answer("systemctl", "NoNewPrivileges=no\nRestrictSUIDSGID=no\nLockPersonality=yes\n");
+  EXPECT_TRUE(UnitIgnoresSetuid(programs.run())) << "systemd.exec(5): LockPersonality= implies it";
+  programs.Fail("systemctl", "System has not been booted with systemd as init system");
+  EXPECT_FALSE(UnitIgnoresSetuid(programs.run()));
+}
+
 TEST(ProgramChecks, TheWorkerNeedsItsProgramsLibrariesAndVersion) {
   FakePrograms programs;
   programs.Fail("ldd /b/scalelab-trainer", "ldd: /b/scalelab-trainer: No such file or directory");
