@@ -1,7 +1,6 @@
 // Logins with MUNGE across the nodes of a cluster: the client is on another node than the service, and the two nodes have a munged
 // each, with the same key.
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -10,13 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "munge/login_text.h"
-#include "scalelab/v1/auth.grpc.pb.h"
 #include "tests/e2e/slurm_service.h"
+#include "tests/e2e/tls_calls.h"
 #include "tests/fakes/munged.h"
-#include "tls/certificate.h"
-#include "tls/credentials.h"
 
 namespace scalelab::e2e {
 namespace {
@@ -25,21 +20,6 @@ using testing::HasSubstr;
 
 constexpr char kUser[] = "games";  // an account of every Debian system
 constexpr int kNode = 2;           // the node of the client
-
-std::unique_ptr<grpc::ClientContext> Context(const std::string& token = "") {
-  auto context = std::make_unique<grpc::ClientContext>();
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
-  return context;
-}
-
-// Returns the address HOST:PORT that a service serves.
-std::string TcpOf(const SlurmService& service) {
-  for (const auto word : absl::StrSplit(service.ready(), ' ')) {
-    if (absl::StrContains(word, ':') && !absl::StartsWith(word, "unix:")) return std::string(word);
-  }
-  return "";
-}
 
 class MungeAcrossNodes : public testing::Test {
  protected:
@@ -55,7 +35,7 @@ class MungeAcrossNodes : public testing::Test {
     std::filesystem::create_directory(home_);
     chmod(home_.c_str(), 0777);
     StartMunged();
-    stub_ = Stub(*service_);
+    stub_ = v1::AuthService::NewStub(ChannelTo(*service_));
   }
 
   // Starts the munged of the node. It ends with the cluster.
@@ -85,44 +65,14 @@ class MungeAcrossNodes : public testing::Test {
     return std::string(absl::StripAsciiWhitespace(output.out));
   }
 
-  static std::unique_ptr<v1::AuthService::Stub> Stub(const SlurmService& service) {
-    const std::string certificate = tls::CertificatesOf(ReadFile(service.data() + "/tls.pem"));
-    grpc::ChannelArguments arguments;
-    const auto credentials = tls::Trust(certificate, arguments);
-    EXPECT_TRUE(credentials.ok()) << credentials.status();
-    return v1::AuthService::NewStub(grpc::CreateCustomChannel(TcpOf(service), *credentials, arguments));
-  }
-  // Returns what a client signs for the challenge of a server, if it sees the certificate of `seen`.
-  static std::string Text(v1::AuthService::Stub& stub, const SlurmService& seen) {
-    v1::CreateChallengeResponse response;
-    const grpc::Status status = stub.CreateChallenge(Context().get(), {}, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    const auto fingerprint = tls::Fingerprint(tls::CertificatesOf(ReadFile(seen.data() + "/tls.pem")));
-    EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
-    return LoginText(response.challenge(), *fingerprint).value_or("");
-  }
-  std::string Text() { return Text(*stub_, *service_); }
-  grpc::Status Login(const std::string& credential, v1::CreateSessionResponse* session) {
-    v1::CreateSessionRequest request;
-    request.set_munge_credential(credential);
-    return stub_->CreateSession(Context().get(), request, session);
-  }
+  std::string Text() { return TextForLogin(*stub_, *service_); }
   // Returns the message of the refusal, which the audit log must have too. The test fails if the credential is accepted.
   std::string Refusal(const std::string& credential) {
     v1::CreateSessionResponse session;
-    const grpc::Status status = Login(credential, &session);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    const grpc::Status status = Login(*stub_, credential, &session);
     EXPECT_EQ(session.token(), "");
-    const auto entries = service_->Json({"admin", "audit", "--refused"})["entries"];
-    EXPECT_TRUE(std::any_of(entries.begin(), entries.end(),
-                            [&](const auto& entry) {
-                              return entry["action"] == "CreateSession" && entry["source"] == "munge" &&
-                                     entry["result"] == "UNAUTHENTICATED" &&
-                                     entry["detail"] == status.error_message();
-                            }))
-        << status.error_message() << "\n"
-        << entries;
-    return status.error_message();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    return AuditedRefusal(*service_, "CreateSession", "munge", status);
   }
 
   DevCluster cluster_{{"-n", "2"}};
@@ -169,7 +119,7 @@ TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWit
   // The credential is accepted once, as its user.
   const std::string text = Text(), credential = Credential(text, socket_);
   v1::CreateSessionResponse session;
-  const grpc::Status accepted = Login(credential, &session);
+  const grpc::Status accepted = Login(*stub_, credential, &session);
   ASSERT_TRUE(accepted.ok()) << accepted.error_message();
   EXPECT_EQ(session.identity().user(), kUser);
   v1::GetIdentityResponse identity;
@@ -192,10 +142,11 @@ TEST_F(MungeAcrossNodes, ReplayedForgedExpiredAndForeignCredentialsAreRefusedWit
   // A server to which a user logs in can use neither the credential nor the session token at another server.
   SlurmService other(cluster_, {"--munge-socket", cluster_.dir() + "/munge.socket"});
   ASSERT_EQ(other.Start(), "");
-  const auto other_stub = Stub(other);
-  EXPECT_THAT(Refusal(Credential(Text(*other_stub, other), socket_)), HasSubstr("is for another server"));
+  const auto other_stub = v1::AuthService::NewStub(ChannelTo(other));
+  EXPECT_THAT(Refusal(Credential(TextForLogin(*other_stub, other), socket_)),
+              HasSubstr("is for another server"));
   // The other server may pass on a challenge of this one, but the client signs the certificate that it sees.
-  EXPECT_THAT(Refusal(Credential(Text(*stub_, other), socket_)),
+  EXPECT_THAT(Refusal(Credential(TextForLogin(*stub_, other), socket_)),
               HasSubstr("another certificate than that of this server"));
   EXPECT_EQ(other_stub->GetIdentity(Context(session.token()).get(), {}, &identity).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);

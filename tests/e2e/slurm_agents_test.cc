@@ -6,17 +6,21 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "scalelab/v1/study.grpc.pb.h"
+#include "tests/e2e/tls_calls.h"
 #include "tests/e2e/users_service.h"
 
 namespace scalelab::e2e {
@@ -216,6 +220,87 @@ TEST_F(Agents, ThoseKilledInMidSubmissionLoseNoJobAndDoubleNone) {
   for (const auto& [name, count] : ran) EXPECT_EQ(count, 1) << name;
   std::printf("agents killed in mid-submission: %d; runs: %zu; jobs that ran: %zu\n", kills, runs,
               ran.size());
+}
+
+TEST_F(Agents, ForgedReplayedExpiredAndNarrowCredentialsAreRefusedWithAnAuditEntry) {
+  const std::string munged = cluster_->dir() + "/munge.socket";
+  StartService({"--munge-socket", munged});
+  const auto channel = ChannelTo(*service_);
+  const auto identities = v1::AuthService::NewStub(channel);
+  const auto studies = v1::StudyService::NewStub(channel);
+  const auto sign = [&](const std::string& user, const std::string& text,
+                        std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"munge", "--socket=" + munged, "--string=" + text});
+    const Output output = RunProgram(As(user, more), cluster_->Env());
+    EXPECT_EQ(output.code, 0) << output.err;
+    return std::string(absl::StripAsciiWhitespace(output.out));
+  };
+  const auto text = [&] { return TextForLogin(*identities, *service_); };
+  const auto refused_login = [&](const std::string& credential) {
+    v1::CreateSessionResponse session;
+    return AuditedRefusal(*service_, "CreateSession", "munge", Login(*identities, credential, &session));
+  };
+  const auto identify = [&](const std::string& token, const std::string& user = "") {
+    v1::GetIdentityResponse response;
+    const grpc::Status status = identities->GetIdentity(Context(token).get(), {}, &response);
+    EXPECT_TRUE(!status.ok() || response.identity().user() == user) << response.DebugString();
+    return status;
+  };
+  const auto refused_token = [&](const std::string& token) {
+    return AuditedRefusal(*service_, "GetIdentity", "", identify(token));
+  };
+  const auto create_token = [&](const std::string& user, std::vector<std::string> more) {
+    more.insert(more.begin(), {"token", "create", "-q"});
+    const Output output = service_->RunAs(user, more);
+    EXPECT_EQ(output.code, 0) << output.err;
+    return std::string(absl::StripAsciiWhitespace(output.out));
+  };
+  const std::string expired = sign("games", text(), {"--ttl=1"}),
+                    brief = create_token("games", {"--expires", "1s"}),
+                    read = create_token("irc", {"--scope", "read"});
+  const double made = Now();
+
+  // Each credential is accepted once, as the account that made it.
+  std::map<std::string, std::string> sessions;
+  for (const std::string& user : kUsers) {
+    const std::string credential = sign(user, text());
+    v1::CreateSessionResponse session;
+    const grpc::Status accepted = Login(*identities, credential, &session);
+    ASSERT_TRUE(accepted.ok()) << user << ": " << accepted.error_message();
+    EXPECT_EQ(session.identity().user(), user);
+    EXPECT_TRUE(identify(session.token(), user).ok()) << user;
+    sessions[user] = session.token();
+    EXPECT_THAT(refused_login(credential), HasSubstr("Replayed credential")) << user;
+  }
+  std::string forged = sign("irc", text());
+  forged[forged.size() / 2] = forged[forged.size() / 2] == 'A' ? 'B' : 'A';
+  EXPECT_THAT(refused_login(forged), HasSubstr("MUNGE refuses"));
+  EXPECT_THAT(refused_login(sign("news", "another program")), HasSubstr("was not made for a login"));
+
+  // The signature of a session, or a token, of one user does not make the caller another user.
+  const std::string session = sessions.at("irc"), signature = session.substr(session.find('.'));
+  for (const char* user : {"games", "root"}) {
+    const std::string claims = absl::WebSafeBase64Escape(absl::StrCat(user, "\nmunge\n3\n4102444800000000"));
+    EXPECT_THAT(refused_token(absl::StrCat("sls_", claims, signature)),
+                HasSubstr("the session token is not one of this server"));
+  }
+  std::string other = read;
+  other.back() = other.back() == '0' ? '1' : '0';
+  EXPECT_THAT(refused_token(other), HasSubstr("the token is not one of this server"));
+
+  // A token for reading may not submit.
+  EXPECT_TRUE(identify(read, "irc").ok());
+  v1::CreateStudyRequest request;
+  request.mutable_spec()->set_study("narrow");
+  v1::CreateStudyResponse created;
+  const grpc::Status narrow = studies->CreateStudy(Context(read).get(), request, &created);
+  EXPECT_THAT(AuditedRefusal(*service_, "CreateStudy", "token 2", narrow),
+              HasSubstr("the scope of token 2 is read, and this call needs scope submit"));
+
+  Pause(std::max(0.0, made + 2.1 - Now()));  // MUNGE counts the lifetime in whole seconds
+  EXPECT_THAT(refused_login(expired), HasSubstr("Expired credential"));
+  EXPECT_THAT(refused_token(brief), HasSubstr("token 1 expired"));
+  EXPECT_TRUE(service_->JsonAs("games", {"study", "list"}).value("studies", nlohmann::json::array()).empty());
 }
 
 // A cluster with slurmdbd, in which the users have an account.
