@@ -28,8 +28,8 @@ std::vector<Engine> MakeEngines() {
                      kLowRank = Sum(ParameterGroup::kLowRank);
   constexpr unsigned kFusion = Sum(ParameterGroup::kFusion) | kCompression;
   constexpr unsigned kOneBucketCap = kStep | kBuckets | kCompression | kCheckpoint;
-  constexpr unsigned kAllBuckets =
-      kOneBucketCap | Sum(ParameterGroup::kFirstBucket, ParameterGroup::kSparse) | kLowRank;
+  constexpr unsigned kErrors = kLowRank | Sum(ParameterGroup::kSparse);  // compression with error feedback
+  constexpr unsigned kAllBuckets = kOneBucketCap | kErrors | Sum(ParameterGroup::kFirstBucket);
   constexpr unsigned kAllFusion = kStep | kFusion | kCheckpoint | Sum(ParameterGroup::kAllReduce);
   constexpr unsigned kLocal = Sum(ParameterGroup::kLocal);
   constexpr unsigned kAllLocal = kStep | kLocal | kCheckpoint | Sum(ParameterGroup::kSlowMomentum);
@@ -61,7 +61,7 @@ std::vector<Engine> MakeEngines() {
       {"native/horovod", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllFusion, kOverlapped, half},
       {"native/serial", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kAllBuckets, kAfterBackward},
       {"native/none", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kStep | kCheckpoint, kNever},
-      {"native/zero1", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
+      {"native/zero1", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap | kErrors},
       {"native/zero2", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
       {"native/zero3", kTrainer, "", "", kMpi, false, kOptional, all, all, all, all, kOneBucketCap, kNotMeasured, halves},
       {"native/local-sgd", kTrainer, "", "", kMpi, false, kOptional, all, all, all, no_sync, kAllLocal, kNotMeasured, all,

@@ -10,7 +10,8 @@ namespace {
 
 // The upper limits are far above what any machine reaches: a million GPUs with a million samples/s each, 30
 // years, an exabyte.
-constexpr double kMostSamples = 1e12, kMostSeconds = 1e9, kMostBytes = 1e18, kMostJoules = 1e18;
+constexpr double kMostSamples = 1e12, kMostSeconds = 1e9, kMostBytes = 1e18, kMostJoules = 1e18,
+                 kMostUpdates = 1e15;
 constexpr MetricRange kRanges[] = {
     {"run/throughput", 0, kMostSamples, true},
     {"run/throughput_mean", 0, kMostSamples, true},
@@ -40,6 +41,18 @@ constexpr MetricRange kRanges[] = {
     {"run/gpu_clock_mhz", 0, 1e6},
     {"run/gpu_throttled", 0, 1},
     {"run/gpu_memory_bytes", 0, kMostBytes},
+    {"run/staleness_mean", 0, kMostUpdates},
+    {"run/staleness_p50", 0, kMostUpdates},
+    {"run/staleness_p90", 0, kMostUpdates},
+    {"run/staleness_p99", 0, kMostUpdates},
+    {"run/staleness_max", 0, kMostUpdates},
+    {"memory/parameters_bytes", 0, kMostBytes},
+    {"memory/gradients_bytes", 0, kMostBytes},
+    {"memory/optimizer_bytes", 0, kMostBytes},
+    {"memory/parameters_ideal_bytes", 0, kMostBytes},
+    {"memory/gradients_ideal_bytes", 0, kMostBytes},
+    {"memory/optimizer_ideal_bytes", 0, kMostBytes},
+    {"memory/activations_bytes", 0, kMostBytes},
 };
 
 }  // namespace

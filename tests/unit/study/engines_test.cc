@@ -337,12 +337,14 @@ TEST(StudyEngines, LayersHaveAPartForEachRank) {
 
 TEST(StudyEngines, AFormOfGradientsThatAnEngineDoesNotHave) {
   for (const char* form : {"fp16", "bf16", "powersgd", "top-k", "onebit"}) {
-    EXPECT_TRUE(
-        ExpandStudy(On("native/ddp", absl::StrCat(R"(, "gradient_compression": ")", form, "\""))).ok());
+    for (const char* engine : {"native/ddp", "native/zero1"}) {
+      EXPECT_TRUE(ExpandStudy(On(engine, absl::StrCat(R"(, "gradient_compression": ")", form, "\""))).ok())
+          << engine << " " << form;
+    }
   }
-  EXPECT_THAT(Wrong(On("native/zero1", R"(, "gradient_compression": "top-k")")),
+  EXPECT_THAT(Wrong(On("native/zero2", R"(, "gradient_compression": "top-k")")),
               Only("fixed.gradient_compression",
-                   "engine native/zero1 does not have gradient_compression top-k; use none, fp16, bf16, or "
+                   "engine native/zero2 does not have gradient_compression top-k; use none, fp16, bf16, or "
                    "native/ddp"));
   EXPECT_THAT(Wrong(On("horovod/pytorch", R"(, "gradient_compression": "bf16")")),
               Only("fixed.gradient_compression",

@@ -65,7 +65,10 @@ std::vector<double> Train(const Case& c, TrainingSpec spec, Model& model, Commun
     strategy->EndEpoch();
   }
   strategy->SyncBuffers();
-  if (metrics != nullptr) strategy->AppendMetrics(*metrics);
+  if (metrics != nullptr) {
+    step.AppendMemory(*metrics);
+    strategy->AppendMetrics(*metrics);
+  }
   return losses;
 }
 

@@ -72,12 +72,18 @@ double OfMatrices(const Model& model, const std::function<double(double rows, do
 TEST(CommunicatedBytes, AreThoseOfTheFormula) {
   const auto model = NewModel("gpt-nano");
   const auto parameters = static_cast<double>(CountParameters(*model));
-  const auto compressed = [](const char* form) {
-    return With("native/ddp", [=](TrainingSpec& s) { s.gradient_compression = form; });
+  const auto compressed = [](const char* form, const char* engine = "native/ddp") {
+    return With(engine, [=](TrainingSpec& s) { s.gradient_compression = form; });
   };
   const auto in_parts = [](const char* engine) {
     return With(engine, [](TrainingSpec& s) { s.accumulation_steps = 3; });
   };
+  const double powersgd =
+                   OfMatrices(*model, [](double rows, double columns) { return 4 * 4 * (rows + columns); }),
+               top_k =
+                   OfMatrices(*model, [](double rows, double columns) { return 8 * 0.01 * rows * columns; }),
+               onebit = OfMatrices(*model,
+                                   [](double rows, double columns) { return rows * columns / 8 + 8 * rows; });
   struct Case {
     std::string name;
     TrainingSpec spec;
@@ -91,16 +97,15 @@ TEST(CommunicatedBytes, AreThoseOfTheFormula) {
       {"horovod", With("native/horovod"), 4 * parameters},
       {"fp16", compressed("fp16"), 2 * parameters},
       {"bf16", compressed("bf16"), 2 * parameters},
-      {"powersgd", compressed("powersgd"),
-       OfMatrices(*model, [](double rows, double columns) { return 4 * 4 * (rows + columns); })},
-      {"top-k", compressed("top-k"),
-       OfMatrices(*model, [](double rows, double columns) { return 8 * 0.01 * rows * columns; })},
-      {"onebit", compressed("onebit"),
-       OfMatrices(*model, [](double rows, double columns) { return rows * columns / 8 + 8 * rows; })},
+      {"powersgd", compressed("powersgd"), powersgd},
+      {"top-k", compressed("top-k"), top_k},
+      {"onebit", compressed("onebit"), onebit},
       {"zero1", With("native/zero1"), 8 * parameters},
       {"zero1 in parts", in_parts("native/zero1"), 8 * parameters},
-      {"zero1 bf16", With("native/zero1", [](TrainingSpec& s) { s.gradient_compression = "bf16"; }),
-       6 * parameters},
+      {"zero1 bf16", compressed("bf16", "native/zero1"), 6 * parameters},
+      {"zero1 powersgd", compressed("powersgd", "native/zero1"), powersgd + 4 * parameters},
+      {"zero1 top-k", compressed("top-k", "native/zero1"), top_k + 4 * parameters},
+      {"zero1 onebit", compressed("onebit", "native/zero1"), onebit + 4 * parameters},
       {"zero2", With("native/zero2"), 8 * parameters},
       {"zero2 in parts", in_parts("native/zero2"), 4 * parameters * (3 + 1)},
       {"local-sgd", With("native/local-sgd", [](TrainingSpec& s) { s.local_steps = 4; }),

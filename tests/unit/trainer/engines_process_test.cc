@@ -25,6 +25,18 @@ std::vector<std::string> Backends() {
 #endif
 }
 
+// Expects that the memory of each rank is within 10% of the formula of the engine.
+void ExpectMemoryOfTheFormula(const Result& run) {
+  for (size_t r = 0; r < run.events.size(); ++r) {
+    const json metrics = run.Of(static_cast<int>(r), "finish").at(0)["metrics"];
+    for (const std::string part : {"parameters", "gradients", "optimizer"}) {
+      const double formula = metrics["memory/" + part + "_ideal_bytes"];
+      EXPECT_NEAR(metrics["memory/" + part + "_bytes"].get<double>(), formula, 0.1 * formula)
+          << part << " of rank " << r;
+    }
+  }
+}
+
 class Engines : public Trainer, public testing::WithParamInterface<std::string> {
  protected:
   // The parameters of the network, and therefore the messages of the ranks, do not depend on the size of the
@@ -60,6 +72,7 @@ TEST_P(Engines, TrainLikeOneRank) {
   EXPECT_LT(expected.back(), expected.front()) << "it should learn, or the comparison says little";
   for (const int ranks : {2, 4}) {
     std::map<std::string, std::string> hashes;
+    double activations_of_ddp = 0;
     for (const char* engine :
          {"native/ddp", "native/serial", "native/horovod", "native/zero1", "native/zero2", "native/zero3"}) {
       // The model has two buckets of 1 MiB.
@@ -75,6 +88,11 @@ TEST_P(Engines, TrainLikeOneRank) {
       EXPECT_LT(deviation, kTolerance) << engine;
       for (int r = 1; r < ranks; ++r) EXPECT_EQ(run.hash(r), run.hash(0)) << engine;
       hashes[engine] = run.hash(0);
+      ExpectMemoryOfTheFormula(run);
+      const double activations = run.Of(0, "finish").at(0)["metrics"]["memory/activations_bytes"];
+      if (activations_of_ddp == 0) activations_of_ddp = activations;
+      EXPECT_GT(activations, 0) << engine;
+      EXPECT_NEAR(activations, activations_of_ddp, 0.01 * activations_of_ddp) << engine;
     }
     // The sum of two numbers does not depend on their order, so the results of all engines are bitwise equal.
     if (ranks == 2) {
@@ -194,6 +212,7 @@ TEST_P(Engines, TrainLikeOneRankWithParameterServers) {
       std::printf("%d ranks with %d servers over %s: largest relative deviation of the loss %.1e\n", trainers,
                   servers, GetParam().c_str(), deviation);
       EXPECT_LT(deviation, kTolerance);
+      ExpectMemoryOfTheFormula(run);
       for (int r = 0; r < ranks; ++r) {
         EXPECT_EQ(run.hash(r), run.hash(0)) << "rank " << r;
         const json metrics = run.Of(r, "finish").at(0)["metrics"];
@@ -255,6 +274,12 @@ TEST_P(Engines, LearnWithGradientsOfOlderParameters) {
     const json metrics = run.Of(0, "finish").at(0)["metrics"];
     EXPECT_GE(metrics["run/staleness_max"].get<double>(), metrics["run/staleness_mean"].get<double>());
     EXPECT_GT(metrics["run/staleness_max"].get<double>(), 0);
+    double below = 0;
+    for (const char* key :
+         {"run/staleness_p50", "run/staleness_p90", "run/staleness_p99", "run/staleness_max"}) {
+      EXPECT_GE(metrics[key].get<double>(), below) << key;
+      below = metrics[key].get<double>();
+    }
     if (std::string(consistency) == "ssp") {
       // Between two gradients of a rank, the other rank can advance from one step behind to one step ahead,
       // and send one more gradient.
@@ -393,6 +418,7 @@ TEST_P(Engines, DivideTheLayersAndTrainLikeOneRank) {
     EXPECT_NEAR(metrics["run/pipeline_bubble_ideal"].get<double>(), (c.stages - 1) / (3.0 + c.stages), 1e-12);
     EXPECT_GT(metrics["run/pipeline_bubble"].get<double>(), 0) << what;
     EXPECT_LT(metrics["run/pipeline_bubble"].get<double>(), 1) << what;
+    ExpectMemoryOfTheFormula(run);
   }
 }
 
@@ -436,6 +462,7 @@ TEST_P(Engines, DivideEachLayerAndTrainLikeOneRank) {
     if (c.model.contains("evaluate")) {
       EXPECT_NEAR(epoch(run, "eval/loss") / epoch(alone, "eval/loss"), 1, c.tolerance) << what;
     }
+    ExpectMemoryOfTheFormula(run);
     const double shared = run.Of(0, "step").back()["metrics"]["step/comm_exposed_s"].get<double>();
     EXPECT_GT(shared, 0) << "the time of communication within layers";
   }
@@ -482,6 +509,7 @@ TEST_F(Trainer, HasReplicasInOneProcess) {
     const std::vector<double> losses = run.Losses();
     ASSERT_EQ(losses.size(), expected.size());
     for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i] / expected[i], 1, kTolerance) << i;
+    ExpectMemoryOfTheFormula(run);
     EXPECT_NE(run.hash(0), "");
   }
 }

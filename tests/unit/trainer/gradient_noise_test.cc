@@ -166,6 +166,7 @@ TEST(GradientNoise, IsNotReportedWhereItIsNotKnown) {
                         {"top-k", Compressed("native/ddp", "top-k"), 2, 2, 0},
                         {"onebit", Compressed("native/ddp", "onebit"), 2, 2, 0},
                         {"first steps of powersgd", later("powersgd"), 2, 2, 0},
+                        {"powersgd of zero1", Compressed("native/zero1", "powersgd"), 2, 2, 0},
                         {"asynchronous servers", Servers(1, "async"), 3, 2, 0},
                         {"ssp", Servers(1, "ssp"), 3, 2, 0},
                         {"one rank with a server", Servers(1), 2, 1, 0},

@@ -3,15 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <ostream>
+#include <utility>
+#include <vector>
 
 #include "tests/fakes/thread_communicator.h"
 #include "tests/unit/trainer/small_model.h"
 #include "tests/unit/trainer/step_task.h"
+#include "worker/trainer/errors.h"
 #include "worker/trainer/strategies/compressors.h"
 #include "worker/trainer/strategies/ddp_strategy.h"
+#include "worker/trainer/strategies/zero_strategy.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -52,8 +58,43 @@ double Norm(const at::Tensor& t) { return t.norm().item<double>(); }
 
 class Compression : public testing::TestWithParam<std::tuple<Case, int>> {
  protected:
+  enum class Engine { kExactDdp, kDdp, kZero1 };  // the last two compress gradients
+
+  // Trains SmallModel. Returns the models of all ranks.
+  std::vector<std::shared_ptr<SmallModel>> Train(Engine engine, int steps) {
+    const auto models = EqualModels(ranks());
+    OnRanks(ranks(), [&](ThreadCommunicator& c) {
+      SmallModel& model = *models[c.rank()];
+      const auto strategy = Make(engine, model, c);
+      Sgd optimizer(strategy->Trained(), 0.9, 0, true);
+      for (int step = 0; step < steps; ++step) {
+        LossTask task({LossOf(model, Images((4 * step + c.rank()) % 60 * 4, 4))}, optimizer, 0.02);
+        strategy->Step(task);
+        EXPECT_EQ(task.cost.mean_square.defined(), engine == Engine::kExactDdp);
+      }
+      std::vector<Metric> metrics;
+      strategy->AppendMetrics(metrics);
+      const std::map<std::string_view, double> found(metrics.begin(), metrics.end());
+      EXPECT_EQ(found.contains("compression/error"), engine != Engine::kExactDdp);
+    });
+    for (int r = 1; r < ranks(); ++r) EXPECT_TRUE(models[r]->first.equal(models[0]->first));
+    return models;
+  }
+
   const CompressionOptions& options() const { return std::get<0>(GetParam()).options; }
   int ranks() const { return std::get<1>(GetParam()); }
+
+ private:
+  std::unique_ptr<Strategy> Make(Engine engine, Model& model, Communicator& communicator) const {
+    if (engine == Engine::kExactDdp)
+      return std::make_unique<DdpStrategy>(model, communicator, DdpOptions{}, nullptr);
+    auto reducer = MakeCompressingReducer(communicator, options());
+    if (engine == Engine::kDdp)
+      return std::make_unique<DdpStrategy>(model, communicator, DdpOptions{}, std::move(reducer));
+    // With three buckets, the first one is complete before the last one starts.
+    return std::make_unique<ZeroStrategy>(model, communicator, ZeroOptions{.bucket_bytes = 100},
+                                          std::move(reducer));
+  }
 };
 
 // The sum of the results approaches the sum of the gradients, because error feedback loses nothing. The
@@ -121,28 +162,45 @@ TEST_P(Compression, IsExactInTheFirstSteps) {
 
 // Training with error feedback stays close to exact training.
 TEST_P(Compression, TrainsLikeDdpUpToAMargin) {
-  const auto train = [&](bool compressed) {
-    const auto models = EqualModels(ranks());
-    double loss = 0;
-    OnRanks(ranks(), [&](ThreadCommunicator& c) {
-      SmallModel& model = *models[c.rank()];
-      DdpStrategy strategy(model, c, {}, compressed ? MakeCompressingReducer(c, options()) : nullptr);
-      Sgd optimizer(strategy.Trained(), 0.9, 0, true);
-      for (int step = 0; step < 200; ++step) {
-        LossTask task({LossOf(model, Images((4 * step + c.rank()) % 60 * 4, 4))}, optimizer, 0.02);
-        strategy.Step(task);
-        EXPECT_EQ(task.cost.mean_square.defined(), !compressed);
-      }
-      if (c.rank() == 0) loss = LossOf(model, Images(0, 240)).item<double>();
-    });
-    for (int r = 1; r < ranks(); ++r) EXPECT_TRUE(models[r]->first.equal(models[0]->first));
-    return loss;
-  };
-  const double before = LossOf(*EqualModels(1)[0], Images(0, 240)).item<double>();
-  const double exact = train(false), compressed = train(true);
-  std::printf("loss %.4f before, %.4f with exact gradients, %.4f compressed\n", before, exact, compressed);
+  const auto loss = [](SmallModel& model) { return LossOf(model, Images(0, 240)).item<double>(); };
+  const auto train = [&](Engine engine) { return loss(*Train(engine, 200)[0]); };
+  const double before = loss(*EqualModels(1)[0]), exact = train(Engine::kExactDdp);
   EXPECT_LT(exact, 0.5 * before);
-  EXPECT_LT(compressed, exact + 0.1 * before);
+  for (const Engine engine : {Engine::kDdp, Engine::kZero1}) {
+    const double compressed = train(engine);
+    std::printf("loss %.4f before, %.4f with exact gradients, %.4f compressed\n", before, exact, compressed);
+    EXPECT_LT(compressed, exact + 0.1 * before);
+  }
+}
+
+// The optimizer's state is divided, which does not change the result.
+TEST_P(Compression, OfZero1TakesTheStepsOfDdp) {
+  constexpr int kSteps = 5;
+  constexpr double kTolerance = 5e-6;  // as with exact gradients
+  const auto exact = Train(Engine::kExactDdp, kSteps), ddp = Train(Engine::kDdp, kSteps),
+             zero1 = Train(Engine::kZero1, kSteps);
+  double left_out = 0;
+  for (const auto& named : ddp[0]->named_parameters()) {
+    const double size = named.value().abs().max().clamp_min(1e-3).item<double>();
+    const auto deviation = [&](const SmallModel& other) {
+      return (other.named_parameters()[named.key()] - named.value()).abs().max().item<double>() / size;
+    };
+    EXPECT_LT(deviation(*zero1[0]), kTolerance) << named.key();
+    left_out = std::max(left_out, deviation(*exact[0]));
+  }
+  EXPECT_GT(left_out, 10 * kTolerance) << "something must be left out, or this shows nothing";
+}
+
+TEST(ErrorFeedback, IsRefusedByEnginesThatDivideGradients) {
+  const auto models = EqualModels(2);
+  OnRanks(2, [&](ThreadCommunicator& c) {
+    TrainingSpec spec;
+    spec.gradient_compression = "powersgd";
+    for (const char* engine : {"native/zero2", "native/zero3"}) {
+      spec.engine = engine;
+      EXPECT_THROW(MakeStrategy(spec, *models[c.rank()], c), TrainerError) << engine;
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Compression,

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/trainer/errors.h"
 #include "worker/trainer/metrics/event_writer.h"
+#include "worker/trainer/metrics/histogram.h"
 #include "worker/trainer/metrics/parameter_hash.h"
 #include "worker/trainer/metrics/run_meter.h"
 #include "worker/trainer/torch.h"
@@ -194,6 +195,53 @@ TEST(RunMeter, AveragesTheSquaresOfFullStepsAfterTheWarmUp) {
 TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
   EXPECT_EQ(Median({3, 1, 2}), 2);
   EXPECT_EQ(Median({4, 1, 2, 3}), 2.5);
+}
+
+TEST(Histogram, HasTheSmallestNumberThatAShareDoesNotExceed) {
+  Histogram histogram;
+  EXPECT_EQ(histogram.Percentile(99), 0) << "it is empty";
+  for (int64_t number = 100; number > 0; --number) histogram.Add(number);
+  EXPECT_EQ(histogram.count(), 100);
+  EXPECT_EQ(histogram.Mean(), 50.5);
+  EXPECT_EQ(histogram.most(), 100);
+  EXPECT_EQ(histogram.Percentile(50), 50);
+  EXPECT_EQ(histogram.Percentile(90), 90);
+  EXPECT_EQ(histogram.Percentile(99), 99);
+  EXPECT_EQ(histogram.Percentile(100), 100);
+  for (int i = 0; i < 900; ++i) histogram.Add(0);
+  EXPECT_EQ(histogram.Percentile(90), 0) << "900 of 1000 numbers are 0";
+  EXPECT_EQ(histogram.Percentile(91), 10);
+}
+
+TEST(Histogram, HasOneBinForAllLargeNumbers) {
+  Histogram histogram;
+  histogram.Add(Histogram::kBins - 2);
+  EXPECT_EQ(histogram.Percentile(50), Histogram::kBins - 2);
+  histogram.Add(Histogram::kBins + 10);
+  histogram.Add(1'000'000);
+  EXPECT_EQ(histogram.Percentile(50), Histogram::kBins - 1);
+  EXPECT_EQ(histogram.Percentile(99), Histogram::kBins - 1);
+  EXPECT_EQ(histogram.most(), 1'000'000) << "the maximum is exact";
+  EXPECT_EQ(histogram.Mean(), (2.0 * Histogram::kBins + 8 + 1'000'000) / 3);
+}
+
+TEST(Histogram, AddsTheNumbersOfOthers) {
+  Histogram first, second, both;
+  for (const int number : {1, 1, 4}) first.Add(number);
+  for (const int number : {2, 9}) second.Add(number);
+  both.AddState(first.State());
+  both.AddState(second.State());
+  EXPECT_EQ(both.count(), 5);
+  EXPECT_EQ(both.Mean(), 3.4);
+  EXPECT_EQ(both.most(), 9);
+  EXPECT_EQ(both.Percentile(50), 2);
+  EXPECT_EQ(both.Percentile(80), 4);
+  EXPECT_EQ(both.Percentile(81), 9);
+  // Earlier versions stored only the sum, the count and the maximum.
+  both.AddState(at::tensor({10.0, 5.0, 7.0}, at::kDouble));
+  EXPECT_EQ(both.Mean(), 2.7);
+  EXPECT_EQ(both.most(), 9);
+  EXPECT_EQ(both.Percentile(50), 2);
 }
 
 TEST(StragglerSkew, ComparesTheSlowestWithTheMean) {

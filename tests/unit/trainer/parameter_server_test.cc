@@ -200,6 +200,9 @@ TEST(ParameterServers, AsyncNeverWaitsAndReportsTheStaleness) {
   EXPECT_EQ(Value(metrics, "run/staleness_max"), kSteps)
       << "the first gradient of rank 0 missed these updates";
   EXPECT_DOUBLE_EQ(Value(metrics, "run/staleness_mean"), 0.5) << "it is the only one of 20 that missed any";
+  EXPECT_EQ(Value(metrics, "run/staleness_p50"), 0);
+  EXPECT_EQ(Value(metrics, "run/staleness_p90"), 0);
+  EXPECT_EQ(Value(metrics, "run/staleness_p99"), kSteps) << "19 of 20 are fewer than 99%";
 }
 
 TEST(ParameterServers, NoGradientMissesUpdatesOfAnEarlierEpoch) {

@@ -164,6 +164,10 @@ TEST(TensorParts, HaveTheMemoryAndTheMessagesOfTheFormula) {
       for (const auto& [key, value] : metrics[r]) values[std::string(key)] = value;
       EXPECT_EQ(values.at("memory/parameters_bytes"), 4 * expected.numbers[r]) << c.model << " rank " << r;
       EXPECT_EQ(values.at("memory/optimizer_bytes"), 4 * expected.numbers[r]) << c.model << " rank " << r;
+      for (const char* key : {"memory/parameters_ideal_bytes", "memory/gradients_ideal_bytes",
+                              "memory/optimizer_ideal_bytes"}) {
+        EXPECT_EQ(values.at(key), 4 * expected.numbers[r]) << key << " of " << c.model << " rank " << r;
+      }
       // Each gradient begins at a multiple of 64 bytes.
       EXPECT_NEAR(values.at("memory/gradients_bytes"), 4 * expected.numbers[r],
                   64.0 * models[r]->parameters().size());

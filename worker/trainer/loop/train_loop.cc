@@ -246,6 +246,7 @@ void Train(const TrainingSpec& spec, at::Device device, Communicator& communicat
     metrics.emplace_back("run/checkpoint_seconds", written_before + checkpoints.seconds());
     metrics.emplace_back("run/lost_seconds", totals.lost_seconds);
   }
+  train_step.AppendMemory(metrics);
   strategy->AppendMetrics(metrics);
   if (spec.save_parameters && rank == 0) SaveSafetensors(ParametersAndBuffers(*model), parameters_path);
   events.Finish(metrics, strategy->keeps_ranks_equal() ? ParameterHash(model->parameters()) : "");

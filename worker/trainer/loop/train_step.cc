@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+#include <optional>
 
 #include "worker/trainer/errors.h"
 #include "worker/trainer/loop/evaluation.h"
+#include "worker/trainer/metrics/kept_allocations.h"
 #include "worker/trainer/models/model.h"
 #include "worker/trainer/models/weight_copies.h"
 
@@ -14,6 +17,8 @@ namespace {
 
 // Steps before recording. Buckets are final after the second step, and cuDNN has chosen its algorithms.
 constexpr int64_t kStepsBeforeRecording = 4;
+// The step in which activations are measured. The first step may also allocate memory that later steps use again.
+constexpr int64_t kMeasuredStep = 2;
 
 // Divides the rows of a tensor evenly among at most `most` parts of at least one row.
 std::vector<at::Tensor> PartsOf(const at::Tensor& rows, int64_t most) {
@@ -35,13 +40,15 @@ class TrainStep::Task : public StepTask {
         labels_(PartsOf(batch.labels, most_parts_)),
         together_(owner.communicator_.size() > 1 && owner.strategy_.averages_gradients()),
         rank_square_(owner.unknown_),
-        mean_square_(owner.unknown_) {}
+        mean_square_(owner.unknown_),
+        kept_(images_.size()) {}
 
   int64_t parts() const override { return std::ssize(images_); }
   int64_t most_parts() const override { return most_parts_; }
   at::Tensor Forward(int64_t part) override;
   at::Tensor Input(int64_t part) const override { return images_[part]; }
   at::Tensor Run(int64_t part, const std::function<at::Tensor()>& stage, bool last) override;
+  void BackwardEnded(int64_t part) override { kept_[part] = 0; }
   void Measured(BackwardCost cost) override;
   void Update() override;
   double rate() const override { return record_.rate; }
@@ -51,6 +58,28 @@ class TrainStep::Task : public StepTask {
   at::Tensor Numbers() const;
 
  private:
+  // Measures the memory that forward of a micro-batch keeps, in one step of the run. It must be destroyed after all objects that
+  // free memory at the end of forward.
+  class Forwarding {
+   public:
+    Forwarding(Task& task, int64_t part) : task_(task), part_(part) {
+      if (task.owner_.steps_ == kMeasuredStep) allocations_.emplace(task.owner_.device_.type());
+    }
+    ~Forwarding() {
+      if (!allocations_) return;
+      task_.kept_[part_] = allocations_->bytes();
+      int64_t& most = task_.owner_.activations_;
+      most = std::max(most, std::accumulate(task_.kept_.begin(), task_.kept_.end(), int64_t{0}));
+    }
+    Forwarding(const Forwarding&) = delete;
+    Forwarding& operator=(const Forwarding&) = delete;
+
+   private:
+    Task& task_;
+    const int64_t part_;
+    std::optional<KeptAllocations> allocations_;
+  };
+
   // Returns the result of Forward for the model's output `out`: the weighted and scaled loss.
   at::Tensor LossOf(const TrainingLogits& out, int64_t part);
 
@@ -61,15 +90,19 @@ class TrainStep::Task : public StepTask {
   const bool together_;  // gradients are averaged over ranks, which therefore skip the same steps
   std::vector<at::Tensor> logits_, losses_;
   at::Tensor rank_square_, mean_square_;
+  std::vector<int64_t> kept_;  // by micro-batch: the bytes that forward has kept for its backward
 };
 
 at::Tensor TrainStep::Task::Forward(int64_t part) {
+  if (part > 0) BackwardEnded(part - 1);
+  const Forwarding forwarding(*this, part);
   const PrecisionScope scope(owner_.precision_, owner_.device_.type());
   const WeightCopies::Scope copies(owner_.copies_.get());
   return LossOf(owner_.strategy_.Forward(owner_.model_, images_[part]), part);
 }
 
 at::Tensor TrainStep::Task::Run(int64_t part, const std::function<at::Tensor()>& stage, bool last) {
+  const Forwarding forwarding(*this, part);
   const PrecisionScope scope(owner_.precision_, owner_.device_.type());
   const at::Tensor output = stage();
   if (last) return LossOf({.logits = output, .auxiliary = {}}, part);
@@ -197,6 +230,29 @@ void TrainStep::Body(const Batch& batch, StepRecord& record) {
   Task task(*this, batch, record);
   strategy_.Step(task);
   if (task.parts() > 0) record.numbers = task.Numbers();
+}
+
+void TrainStep::AppendMemory(std::vector<Metric>& metrics) const {
+  const std::vector<at::Tensor> parameters = model_.parameters();
+  std::vector<at::Tensor> gradients, of_optimizer;
+  double bytes = 0;
+  for (const at::Tensor& parameter : parameters) {
+    bytes += static_cast<double>(parameter.nbytes());
+    gradients.push_back(parameter.grad());
+  }
+  for (const at::Tensor& tensor : trained_) gradients.push_back(tensor.grad());
+  for (const auto& [name, tensor] : optimizer_.State()) of_optimizer.push_back(tensor);
+  const ModelMemory memory = strategy_.Memory({.parameters = BytesOf(parameters),
+                                               .gradients = BytesOf(gradients),
+                                               .optimizer = BytesOf(of_optimizer)}),
+                    formula = strategy_.MemoryByFormula(bytes);
+  metrics.insert(metrics.end(), {{"memory/parameters_bytes", memory.parameters},
+                                 {"memory/gradients_bytes", memory.gradients},
+                                 {"memory/optimizer_bytes", memory.optimizer},
+                                 {"memory/parameters_ideal_bytes", formula.parameters},
+                                 {"memory/gradients_ideal_bytes", formula.gradients},
+                                 {"memory/optimizer_ideal_bytes", formula.optimizer}});
+  if (activations_ > 0) metrics.emplace_back("memory/activations_bytes", static_cast<double>(activations_));
 }
 
 NamedTensors TrainStep::State() const {

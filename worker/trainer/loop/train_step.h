@@ -7,6 +7,7 @@
 #include "worker/trainer/comm/communicator.h"
 #include "worker/trainer/data/batch.h"
 #include "worker/trainer/device/step_graph.h"
+#include "worker/trainer/metrics/event_writer.h"
 #include "worker/trainer/metrics/step_log.h"
 #include "worker/trainer/optim/loss_scaler.h"
 #include "worker/trainer/optim/sgd.h"
@@ -32,6 +33,10 @@ class TrainStep {
   // Runs one step and fills in `record`, whose global_samples must be set. On a rank that does not train, the
   // batch must be empty, and the numbers of the record are not set. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
+
+  // Appends the memory of parameters, gradients and optimizer of this rank, as measured and by the formula of the engine, and that
+  // of activations, if they were measured. Must be called after Strategy::EndEpoch.
+  void AppendMemory(std::vector<Metric>& metrics) const;
 
   // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them restores a state.
   NamedTensors State() const;
@@ -66,6 +71,8 @@ class TrainStep {
   const at::Tensor unknown_;  // the value of numbers that are not known
 
   int64_t steps_ = 0;
+  // The largest sum of the bytes that forward has kept for backward of micro-batches, in the step in which this is measured.
+  int64_t activations_ = 0;
   std::unique_ptr<StepGraph> graph_;  // the recorded step; input_ and left_ are its input and its record
   Batch input_;
   StepRecord left_;

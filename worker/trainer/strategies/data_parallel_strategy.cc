@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -56,6 +57,7 @@ class DataParallelStrategy::Threads {
   // Calls body(i) for each replica i below `count` at the same time, on the calling thread's current streams. Returns when all
   // calls have ended, and throws the exception of the first replica that failed.
   void Run(size_t count, const std::function<void(size_t)>& body) {
+    const auto information = c10::ThreadLocalDebugInfo::current();  // KeptAllocations uses it
     std::vector<c10::Stream> streams;
     for (const at::Device& device : devices_)
       streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
@@ -64,6 +66,7 @@ class DataParallelStrategy::Threads {
       // A copy between GPUs runs on the calling thread's current stream of the source, which may be another replica's GPU.
       const c10::MultiStreamGuard on_streams(streams);
       const c10::StreamGuard on_stream(streams[i]);
+      const c10::DebugInfoGuard with_information(information);
       body(i);
     };
     count_ = count;
@@ -246,6 +249,24 @@ void DataParallelStrategy::AddGradients() {
       sum.defined() ? sum.add_(here) : sum = here;
     }
   }
+}
+
+ModelMemory DataParallelStrategy::Memory(const ModelMemory& found) const {
+  std::vector<at::Tensor> parameters, gradients;
+  for (const auto& of_replica : parameters_) {
+    for (const at::Tensor& parameter : of_replica) {
+      parameters.push_back(parameter);
+      gradients.push_back(parameter.grad());
+    }
+  }
+  return {.parameters = BytesOf(parameters), .gradients = BytesOf(gradients), .optimizer = found.optimizer};
+}
+
+ModelMemory DataParallelStrategy::MemoryByFormula(double parameters) const {
+  const auto replicas = static_cast<double>(models_.size());
+  return {.parameters = options_.devices[0].is_cuda() ? replicas * parameters : parameters,
+          .gradients = replicas * parameters,
+          .optimizer = parameters};
 }
 
 void DataParallelStrategy::Step(StepTask& task) {

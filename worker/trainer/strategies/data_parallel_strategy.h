@@ -42,6 +42,8 @@ class DataParallelStrategy : public Strategy {
     return "engine native/data-parallel has several threads; use native/ddp";
   }
   Stored stored() const override { return Stored::kOnce; }
+  ModelMemory Memory(const ModelMemory& found) const override;
+  ModelMemory MemoryByFormula(double parameters) const override;
   NamedTensors State() override;
   // A replica without a state in the checkpoint gets a new generator. It has none if an earlier version wrote
   // the checkpoint, or if the checkpoint was written with fewer replicas.

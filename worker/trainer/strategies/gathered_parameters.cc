@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "worker/trainer/errors.h"
+#include "worker/trainer/metrics/kept_allocations.h"
 
 namespace scalelab::trainer {
 namespace {
@@ -53,6 +54,7 @@ class OperationWatch : public GatheredParameters::Watch {
 std::unique_ptr<GatheredParameters::Watch> GatheredParameters::StartWatch() {
   return std::make_unique<OperationWatch>([this](const at::RecordFunction& operation) {
     const at::DisableRecordFunctionGuard no_operations;
+    const UncountedAllocations uncounted;  // gathered parameters are not activations
     std::vector<size_t> blocks;
     try {
       for (const c10::IValue& input : operation.inputs()) {

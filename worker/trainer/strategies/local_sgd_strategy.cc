@@ -133,6 +133,18 @@ void LocalSgdStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
     together_->LoadState({together});
 }
 
+ModelMemory LocalSgdStrategy::Memory(const ModelMemory& found) const {
+  ModelMemory memory = found;
+  memory.optimizer += BytesOf(previous_) + BytesOf(slow_);
+  return memory;
+}
+
+ModelMemory LocalSgdStrategy::MemoryByFormula(double parameters) const {
+  return {.parameters = parameters,
+          .gradients = parameters,
+          .optimizer = previous_.empty() ? parameters : 3 * parameters};
+}
+
 void LocalSgdStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
   metrics.emplace_back("local/averages", static_cast<double>(averages_));
 }

@@ -41,6 +41,9 @@ class LocalSgdStrategy : public Strategy {
   // the first steps.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
+  // Slow momentum keeps the parameters after the last average and a momentum of their averages, like an optimizer.
+  ModelMemory Memory(const ModelMemory& found) const override;
+  ModelMemory MemoryByFormula(double parameters) const override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
  private:

@@ -29,6 +29,9 @@ class ServedStrategy : public ParameterServerStrategy {
   void Step(StepTask& task) override;
   // The servers update the parameters.
   std::vector<at::Tensor> Trained() override { return {}; }
+  ModelMemory MemoryByFormula(double parameters) const override {
+    return {.parameters = parameters, .gradients = parameters, .optimizer = 0};
+  }
 
  private:
   at::Tensor ViewOf(int parameter) const {
@@ -107,6 +110,10 @@ class ServerStrategy : public ParameterServerStrategy {
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
   double RateOfUpdate(double rate) const override { return averages_gradients() ? rate : rate / trainers_; }
+  ModelMemory MemoryByFormula(double parameters) const override {
+    const double range = parameters / options_.servers;
+    return {.parameters = parameters, .gradients = range, .optimizer = range};
+  }
 
  private:
   // The part of a parameter in the server's range.
@@ -173,19 +180,14 @@ std::vector<Shard> ServerStrategy::Shards() {
   return shards;
 }
 
-NamedTensors ServerStrategy::State() {
-  return {{kStaleness, at::tensor({staleness_.sum, staleness_.updates, staleness_.most}, at::kDouble)}};
-}
+NamedTensors ServerStrategy::State() { return {{kStaleness, staleness_.State()}}; }
 
 // If the number of ranks has changed, the first server takes the sums of the counters of all earlier servers.
 void ServerStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   if (of_ranks.size() == 1 || communicator_.rank() == trainers_) {
     for (const NamedTensors& of_rank : of_ranks) {
       for (const auto& [name, numbers] : of_rank) {
-        if (name != kStaleness) continue;
-        staleness_.sum += numbers[0].item<double>();
-        staleness_.updates += numbers[1].item<double>();
-        staleness_.most = std::max(staleness_.most, numbers[2].item<double>());
+        if (name == kStaleness) staleness_.AddState(numbers);
       }
     }
   }
@@ -238,10 +240,7 @@ void ServerStrategy::UpdateOneByOne(StepTask& task) {
   for (int i = 0; i < trainers_; ++i) {
     const int rank = communicator_.ReceiveFromAny(used);
     communicator_.Receive(gradients, rank);
-    const auto missed = static_cast<double>(updates_ - answered_[rank]);
-    staleness_.sum += missed;
-    staleness_.updates += 1;
-    staleness_.most = std::max(staleness_.most, missed);
+    staleness_.Add(updates_ - answered_[rank]);
     Update(task, used, gradients);
     ++steps_[rank];
     waiting_.push_back(rank);
@@ -332,11 +331,12 @@ void ParameterServerStrategy::LoadState(const std::vector<NamedTensors>&) { Shar
 void ParameterServerStrategy::EndEpoch() {
   ShareParameters();
   if (averages_gradients()) return;
-  const at::Tensor sums = at::tensor({staleness_.sum, staleness_.updates}, at::kDouble),
-                   most = at::tensor({staleness_.most}, at::kDouble);
-  communicator_.AllReduce(sums, ReduceOp::kSum);
+  const at::Tensor all = staleness_.State(), most = all.narrow(0, Histogram::kMost, 1).clone();
+  communicator_.AllReduce(all, ReduceOp::kSum);
   communicator_.AllReduce(most, ReduceOp::kMax);
-  of_all_ = {sums[0].item<double>(), sums[1].item<double>(), most[0].item<double>()};
+  all.narrow(0, Histogram::kMost, 1).copy_(most);
+  of_all_ = {};
+  of_all_.AddState(all);
 }
 
 void ParameterServerStrategy::SyncBuffers() {
@@ -344,9 +344,12 @@ void ParameterServerStrategy::SyncBuffers() {
 }
 
 void ParameterServerStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
-  if (of_all_.updates == 0) return;
-  metrics.emplace_back("run/staleness_mean", of_all_.sum / of_all_.updates);
-  metrics.emplace_back("run/staleness_max", of_all_.most);
+  if (of_all_.count() == 0) return;
+  metrics.insert(metrics.end(), {{"run/staleness_mean", of_all_.Mean()},
+                                 {"run/staleness_p50", static_cast<double>(of_all_.Percentile(50))},
+                                 {"run/staleness_p90", static_cast<double>(of_all_.Percentile(90))},
+                                 {"run/staleness_p99", static_cast<double>(of_all_.Percentile(99))},
+                                 {"run/staleness_max", static_cast<double>(of_all_.most())}});
 }
 
 }  // namespace scalelab::trainer

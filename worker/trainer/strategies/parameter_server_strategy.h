@@ -3,6 +3,7 @@
 // distributed ML via a stale synchronous parallel parameter server, NIPS).
 #pragma once
 
+#include "worker/trainer/metrics/histogram.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
 #include "worker/trainer/strategies/strategy.h"
@@ -68,12 +69,6 @@ class ParameterServerStrategy : public Strategy {
   // Returns the range of a server in a block with the layout of values_.
   at::Tensor RangeOf(const at::Tensor& block, int server) const;
 
-  // The staleness of gradients on one server: the number of updates between the parameters of a gradient and
-  // its own update.
-  struct Staleness {
-    double sum = 0, updates = 0, most = 0;
-  };
-
   Model& model_;
   Communicator& communicator_;
   const ParameterServerOptions options_;
@@ -81,10 +76,12 @@ class ParameterServerStrategy : public Strategy {
   std::vector<at::Tensor> parameters_;
   BlockLayout layout_;
   at::Tensor values_;  // the memory of the parameters
-  Staleness staleness_;
+  // The staleness of gradients on this server: the number of updates between the parameters of a gradient and
+  // its own update.
+  Histogram staleness_;
 
  private:
-  Staleness of_all_;  // staleness on all servers at the end of the last epoch
+  Histogram of_all_;  // staleness on all servers at the end of the last epoch
 };
 
 }  // namespace scalelab::trainer

@@ -233,6 +233,7 @@ void PipelineStrategy::Backward(StepTask& task, int64_t part) {
     task.marks().Mark(&StepTimes::comm_exposed);
   }
   output.backward(gradient);
+  task.BackwardEnded(part);
   task.marks().Mark(&StepTimes::backward);
   if (previous_) previous_->SendGradient(std::exchange(inputs_[part], {}).grad());
 }
@@ -319,6 +320,12 @@ void PipelineStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   for (const auto& [name, seconds] : of_ranks.front()) {
     if (name == kIdle) idle_.Add(seconds[0].item<double>(), seconds[1].item<double>());
   }
+}
+
+ModelMemory PipelineStrategy::MemoryByFormula(double parameters) const {
+  double of_stage = 0;
+  for (const at::Tensor& parameter : parameters_) of_stage += static_cast<double>(parameter.nbytes());
+  return {.parameters = parameters, .gradients = of_stage, .optimizer = of_stage};
 }
 
 void PipelineStrategy::AppendMetrics(std::vector<Metric>& metrics) const {

@@ -54,6 +54,7 @@ class PipelineStrategy : public Strategy {
   // the buffers of rank 0.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
+  ModelMemory MemoryByFormula(double parameters) const override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   // Returns the first block of each stage, followed by the number of blocks.

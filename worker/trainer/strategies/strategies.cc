@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <set>
 
 #include "worker/trainer/backends/communicators.h"
 #include "worker/trainer/device/device.h"
@@ -104,9 +105,10 @@ std::unique_ptr<Strategy> MakeHorovod(const TrainingSpec& spec, Model& model, Co
 template <int kStage>
 std::unique_ptr<Strategy> MakeZero(const TrainingSpec& spec, Model& model, Communicator& communicator) {
   const std::string& form = spec.gradient_compression;
-  if (form != "none" && form != "fp16" && form != "bf16") {
+  const bool lossy = form != "none" && form != "fp16" && form != "bf16";
+  if (lossy && kStage > 1) {
     throw TrainerError("engine \"" + spec.engine + "\" does not have gradient_compression \"" + form +
-                       "\": use none, fp16 or bf16, or native/ddp");
+                       "\": use none, fp16 or bf16, or native/zero1");
   }
   return std::make_unique<ZeroStrategy>(model, communicator,
                                         ZeroOptions{.stage = kStage,
@@ -115,7 +117,8 @@ std::unique_ptr<Strategy> MakeZero(const TrainingSpec& spec, Model& model, Commu
                                                     .static_graph = spec.static_graph,
                                                     .wire_type = form == "fp16"   ? at::kHalf
                                                                  : form == "bf16" ? at::kBFloat16
-                                                                                  : at::kFloat});
+                                                                                  : at::kFloat},
+                                        lossy ? MakeReducer(spec, communicator) : nullptr);
 }
 
 std::unique_ptr<Strategy> MakeLocalSgd(const TrainingSpec& spec, Model& model, Communicator& communicator) {
@@ -235,6 +238,16 @@ void GradientStrategy::Step(StepTask& task) {
 }
 
 std::vector<at::Tensor> GradientStrategy::Trained() { return model_.parameters(); }
+
+double BytesOf(const std::vector<at::Tensor>& tensors) {
+  std::set<const void*> counted;
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && counted.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      bytes += static_cast<double>(tensor.storage().nbytes());
+  }
+  return bytes;
+}
 
 int RanksOfASlice(const Strategy& strategy, int ranks) {
   int count = 0;

@@ -42,6 +42,14 @@ struct Shard {
 struct DataSlice {
   int index, count;
 };
+
+// The bytes of a model and of its training that a rank keeps from step to step.
+struct ModelMemory {
+  double parameters = 0, gradients = 0, optimizer = 0;
+};
+// Returns the size of the memory of tensors. Memory that several tensors share counts once, and undefined tensors count as 0.
+double BytesOf(const std::vector<at::Tensor>& tensors);
+
 class Strategy;
 // Returns the number of ranks, out of `ranks`, that train on the same samples.
 int RanksOfASlice(const Strategy& strategy, int ranks);
@@ -58,7 +66,7 @@ class StepTask {
   virtual int64_t most_parts() const = 0;
   // Runs the model on micro-batch `part`, counted from 0, and returns its loss. The losses of all parts add
   // up to the mean loss of this rank's batch. If the strategy averages gradients, the losses are weighted by
-  // the rank's share of the global batch.
+  // the rank's share of the global batch. Backward of the part before must have ended.
   virtual at::Tensor Forward(int64_t part) = 0;
   // Returns the model's input of micro-batch `part`. For strategies that run parts of the model.
   virtual at::Tensor Input(int64_t /*part*/) const { throw std::logic_error("Input is missing"); }
@@ -68,6 +76,9 @@ class StepTask {
   virtual at::Tensor Run(int64_t /*part*/, const std::function<at::Tensor()>& /*stage*/, bool /*last*/) {
     throw std::logic_error("Run is missing");
   }
+  // Reports that backward of a micro-batch has ended, on which Run has run a stage. Until then, the memory that forward has kept
+  // for backward counts as the memory of activations.
+  virtual void BackwardEnded(int64_t /*part*/) {}
   // Records the measurements of the step. The strategy calls it after the communication of gradients
   // and before Update.
   virtual void Measured(BackwardCost cost) = 0;
@@ -168,6 +179,14 @@ class Strategy {
   // the state of this rank. Otherwise it has the states of all ranks that wrote the checkpoint, in order.
   // Called once before the first step. Collective.
   virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/) {}
+
+  // Returns the memory of this rank. `found` is the memory of the model's parameters, of the gradients of these and of Trained, and
+  // of the optimizer's tensors. A strategy replaces what it does not keep from step to step or keeps elsewhere.
+  virtual ModelMemory Memory(const ModelMemory& found) const { return found; }
+  // Returns Memory by the formula of the engine, without padding. `parameters` is the size of all parameters of the model.
+  virtual ModelMemory MemoryByFormula(double parameters) const {
+    return {parameters, parameters, parameters};
+  }
 
   // Appends the counters of the strategy, for the `finish` event.
   virtual void AppendMetrics(std::vector<Metric>&) const {}

@@ -1,6 +1,8 @@
 #include "worker/trainer/strategies/tensor_strategy.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -194,10 +196,25 @@ void TensorStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
 }
 
-void TensorStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
-  metrics.insert(metrics.end(), {{"memory/parameters_bytes", part_bytes_},
-                                 {"memory/gradients_bytes", static_cast<double>(gradients_->bytes())},
-                                 {"memory/optimizer_bytes", part_bytes_}});
+// Between EndEpoch and the next step, the rank also has the parts of the other ranks.
+ModelMemory TensorStrategy::Memory(const ModelMemory& found) const {
+  return {.parameters = part_bytes_,
+          .gradients = static_cast<double>(gradients_->bytes()),
+          .optimizer = found.optimizer};
+}
+
+ModelMemory TensorStrategy::MemoryByFormula(double) const {
+  double bytes = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    const Divided* const divided = FindDivided(parameter);
+    int64_t elements = parameter.numel();
+    if (divided != nullptr) {
+      const std::vector<int64_t> part = PartShape(divided->division, divided->shape, part_, ranks_);
+      elements = std::accumulate(part.begin(), part.end(), int64_t{1}, std::multiplies<>());
+    }
+    bytes += static_cast<double>(elements * static_cast<int64_t>(parameter.element_size()));
+  }
+  return {bytes, bytes, bytes};
 }
 
 }  // namespace scalelab::trainer

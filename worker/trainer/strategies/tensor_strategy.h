@@ -34,7 +34,8 @@ class TensorStrategy : public Strategy {
   std::vector<Shard> Shards() override;
   at::Tensor Whole(const at::Tensor& parameter) const override;
   void ShareShards(const std::vector<at::Tensor>& of_shards) override;
-  void AppendMetrics(std::vector<Metric>& metrics) const override;
+  ModelMemory Memory(const ModelMemory& found) const override;
+  ModelMemory MemoryByFormula(double parameters) const override;
 
  private:
   // A parameter of which this rank has a part.

@@ -7,8 +7,15 @@
 
 namespace scalelab::trainer {
 
-ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options)
-    : model_(model), communicator_(communicator), options_(options) {
+namespace {
+
+constexpr std::string_view kOfReducer = "reducer/";  // prefix of the names of the reducer's state
+
+}  // namespace
+
+ZeroStrategy::ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options,
+                           std::unique_ptr<GradientReducer> reducer)
+    : model_(model), communicator_(communicator), options_(options), reducer_(std::move(reducer)) {
   for (const at::Tensor& parameter : model.parameters()) {
     communicator.Broadcast(parameter.detach(), 0);
     if (parameter.requires_grad()) parameters_.push_back(parameter);
@@ -85,11 +92,20 @@ std::vector<Shard> ZeroStrategy::Shards() {
   return shards;
 }
 
-NamedTensors ZeroStrategy::State() { return {{"never_used", FlagsOf(never_used_)}}; }
+NamedTensors ZeroStrategy::State() {
+  NamedTensors state = {{"never_used", FlagsOf(never_used_)}};
+  if (reducer_) AppendBelow(state, kOfReducer, reducer_->State());
+  return state;
+}
 
 void ZeroStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   for (const auto& [name, tensor] : of_ranks.at(0)) {
     if (name == "never_used") never_used_ = FlagsIn(tensor);
+  }
+  if (reducer_) {
+    std::vector<NamedTensors> of_reducers;
+    for (const NamedTensors& of_rank : of_ranks) of_reducers.push_back(Below(of_rank, kOfReducer));
+    reducer_->LoadState(of_reducers, parameters_.front().device());
   }
   if (!gathered_) GatherParameters();
 }
@@ -126,10 +142,11 @@ void ZeroStrategy::Step(StepTask& task) {
     cost_.bytes += gathered_->TakeBytes();
     for (Span& span : gathered_->TakeSpans()) cost_.spans.push_back(std::move(span));
   }
+  if (reducer_) cost_.bytes += reducer_->bytes();
   cost_.mean_square = AgreeOnUnused();
   cost_.rank_square = rank_squares_.Take();
-  // The squared norms need the complete gradient of a rank, which exists only if it is reduced once.
-  if (options_.stage > 1 && passes > 1) cost_.mean_square.reset();
+  // The squared norms need the complete gradient of a rank, which exists only if it is reduced once, and its mean.
+  if ((options_.stage > 1 && passes > 1) || reducer_) cost_.mean_square.reset();
   task.Measured(std::move(cost_));
   task.Update();
   cost_ = {};
@@ -150,6 +167,7 @@ void ZeroStrategy::BeginStep() {
     if (!gathered_) cost_.bytes += static_cast<int64_t>(bucket.values.nbytes());
   }
   if (gathered_) gathered_->BeginStep();
+  if (reducer_) reducer_->BeginStep();
 }
 
 void ZeroStrategy::EndEpoch() {
@@ -229,6 +247,10 @@ void ZeroStrategy::StartReduction(size_t index) {
   for (size_t k = 0; k < bucket.parameters.size(); ++k) {
     if (!parameters_[bucket.parameters[k]].grad().defined()) ViewOf(bucket, k, bucket.gradients).zero_();
   }
+  if (reducer_) {
+    reductions_.push_back({.bucket = index, .input = {}, .output = {}, .work = StartReducer(bucket)});
+    return;
+  }
   if (!reduced_before_) rank_squares_.Add(bucket.gradients);
   Reduction reduction{
       .bucket = index, .input = bucket.gradients.to(options_.wire_type), .output = {}, .work = {}};
@@ -236,6 +258,15 @@ void ZeroStrategy::StartReduction(size_t index) {
   reduction.work = communicator_.StartReduceScatter(reduction.output, reduction.input, ReduceOp::kAverage);
   cost_.bytes += static_cast<int64_t>(reduction.input.nbytes());
   reductions_.push_back(std::move(reduction));
+}
+
+std::unique_ptr<Work> ZeroStrategy::StartReducer(const Bucket& bucket) {
+  GradientBucket whole;
+  whole.parameters = bucket.parameters;
+  whole.flat = bucket.gradients;
+  for (size_t k = 0; k < bucket.parameters.size(); ++k) whole.views.push_back(ViewOf(bucket, k, whole.flat));
+  whole.tail = whole.flat.narrow(0, whole.flat.numel(), 0);
+  return reducer_->Start(whole);
 }
 
 void ZeroStrategy::FinishReduction() {
@@ -248,7 +279,7 @@ void ZeroStrategy::FinishReduction() {
   if (options_.stage == 1) {
     const int64_t share = bucket.own_values.numel();
     bucket.own_gradients = bucket.gradients.narrow(0, share * communicator_.rank(), share);
-    bucket.own_gradients.copy_(reduction.output);
+    if (!reducer_) bucket.own_gradients.copy_(reduction.output);
     return;
   }
   if (!bucket.own_gradients.defined()) bucket.own_gradients = at::zeros_like(bucket.own_values);
@@ -301,21 +332,26 @@ void ZeroStrategy::SyncBuffers() {
   for (const at::Tensor& buffer : model_.buffers()) communicator_.Broadcast(buffer, 0);
 }
 
-void ZeroStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
-  const auto bytes_of = [](const at::Tensor& tensor) {
-    return tensor.defined() ? static_cast<double>(tensor.nbytes()) : 0.0;
-  };
-  double parameters = 0, gradients = 0, optimizer = 0;
+// From EndEpoch to the next step, a rank in stage 3 also has the parameters of the other ranks.
+ModelMemory ZeroStrategy::Memory(const ModelMemory& found) const {
+  ModelMemory memory{.parameters = 0, .gradients = 0, .optimizer = found.optimizer};
   for (const Bucket& bucket : buckets_) {
-    parameters += bytes_of(gathered_ ? bucket.own_values : bucket.values);
-    gradients += bytes_of(options_.stage == 1 ? bucket.gradients : bucket.own_gradients);
-    for (const Piece& piece : bucket.pieces) optimizer += bytes_of(piece.value);
+    memory.parameters += BytesOf({gathered_ ? bucket.own_values : bucket.values});
+    memory.gradients += BytesOf({options_.stage == 1 ? bucket.gradients : bucket.own_gradients});
   }
-  const double buckets = options_.stage == 1 ? 0 : static_cast<double>(memory_.most);
-  metrics.insert(metrics.end(), {{"memory/parameters_bytes", parameters},
-                                 {"memory/gradients_bytes", gradients},
-                                 {"memory/optimizer_bytes", optimizer},
-                                 {"memory/buckets_bytes", buckets}});
+  return memory;
+}
+
+ModelMemory ZeroStrategy::MemoryByFormula(double parameters) const {
+  const double part = parameters / communicator_.size();
+  return {.parameters = options_.stage > 2 ? part : parameters,
+          .gradients = options_.stage > 1 ? part : parameters,
+          .optimizer = part};
+}
+
+void ZeroStrategy::AppendMetrics(std::vector<Metric>& metrics) const {
+  if (reducer_) reducer_->AppendMetrics(metrics);
+  metrics.emplace_back("memory/buckets_bytes", options_.stage == 1 ? 0 : static_cast<double>(memory_.most));
 }
 
 }  // namespace scalelab::trainer

@@ -10,6 +10,7 @@
 #include "worker/trainer/strategies/gathered_parameters.h"
 #include "worker/trainer/strategies/gradient_buckets.h"
 #include "worker/trainer/strategies/gradient_hooks.h"
+#include "worker/trainer/strategies/gradient_reducer.h"
 #include "worker/trainer/strategies/gradient_squares.h"
 #include "worker/trainer/strategies/strategy.h"
 
@@ -29,15 +30,20 @@ struct ZeroOptions {
 // When all gradients of a bucket have arrived, a reduce-scatter computes the mean of each rank's own part.
 // The optimizer updates this part, and an all-gather distributes the result.
 //
-// Stage 1 accumulates gradients of the whole model, and reduces them once in each step. Stage 2 reduces
-// after every micro-batch and accumulates only the rank's own part. It frees the memory of a bucket's
-// gradients as soon as they are reduced. In addition to incomplete buckets, at most kInFlight buckets have
-// such memory at a time.
+// Stage 1 accumulates gradients of the whole model, and reduces them once in each step. If gradients are
+// compressed, a GradientReducer averages the whole bucket, and the rank uses its own part of the mean: a matrix
+// is compressed as a whole, so a reduce-scatter is not possible.
+//
+// Stage 2 reduces after every micro-batch and accumulates only the rank's own part. It frees the memory of a
+// bucket's gradients as soon as they are reduced. In addition to incomplete buckets, at most kInFlight buckets
+// have such memory at a time.
 //
 // Stage 3 is stage 2 with GatheredParameters. From EndEpoch to the next step, each rank has all parameters.
 class ZeroStrategy : public Strategy {
  public:
-  ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options);
+  // In stage 1, `reducer` compresses gradients, unless it is null. In the other stages it must be null.
+  ZeroStrategy(Model& model, Communicator& communicator, const ZeroOptions& options,
+               std::unique_ptr<GradientReducer> reducer = nullptr);
 
   void Step(StepTask& task) override;
   void EndEpoch() override;
@@ -48,10 +54,12 @@ class ZeroStrategy : public Strategy {
   }
   Stored stored() const override { return Stored::kShards; }
   std::vector<Shard> Shards() override;
-  // Returns which parameters a static graph never uses.
+  // Returns which parameters a static graph never uses, and the state of the reducer.
   NamedTensors State() override;
   // Distributes the parameters of the shards.
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
+  ModelMemory Memory(const ModelMemory& found) const override;
+  ModelMemory MemoryByFormula(double parameters) const override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
  private:
@@ -74,7 +82,7 @@ class ZeroStrategy : public Strategy {
   };
   struct Reduction {
     size_t bucket;
-    at::Tensor input, output;
+    at::Tensor input, output;  // undefined with a reducer, which changes the bucket's gradients in place
     std::unique_ptr<Work> work;
   };
 
@@ -89,6 +97,8 @@ class ZeroStrategy : public Strategy {
   void StartFullBuckets();
   void StartNextReduction();
   void StartReduction(size_t index);
+  // Starts to average the gradients of a bucket with the reducer.
+  std::unique_ptr<Work> StartReducer(const Bucket& bucket);
   void FinishReduction();
   // Agrees with the other ranks on the parameters without a gradient, and returns the squared norm of the mean.
   at::Tensor AgreeOnUnused();
@@ -97,6 +107,7 @@ class ZeroStrategy : public Strategy {
   Model& model_;
   Communicator& communicator_;
   const ZeroOptions options_;
+  const std::unique_ptr<GradientReducer> reducer_;  // may be null
   std::vector<at::Tensor> parameters_;
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> place_of_;  // by parameter: bucket, and position in it

@@ -10,12 +10,12 @@ namespace {
 using JobState = JobStatus::State;
 using testing::HasSubstr;
 
-// A study of one run that writes checkpoints and is never retried.
+// A study of one run that writes checkpoints. By default, it is never retried.
 struct Checkpointed : World {
-  Checkpointed() {
+  explicit Checkpointed(int retries = 0) {
     v1::StudySpec spec = Spec({1});
     (*spec.mutable_fixed()->mutable_fields())["checkpoint_every_steps"].set_number_value(10);
-    spec.mutable_retry()->set_max(0);
+    spec.mutable_retry()->set_max(retries);
     id = Submit(spec);
     Begin();
   }
@@ -149,6 +149,26 @@ TEST(LifecycleCheckpoints, OtherFailuresCountForTheLimitOfRetries) {
   w.Send(0, 10);
   w.Sync(w.job, {World::Ended(w.token, 1, v1::Attempt::TRAINER_ERROR)});
   EXPECT_EQ(w.run().state, db::RunState::kFailed);
+}
+
+TEST(LifecycleCheckpoints, ARunWhoseNodeOrWorkerWasLostContinuesAsARetry) {
+  for (const auto& [end, cause] : {std::pair(JobState::kNodeFail, db::Cause::kNodeFail),
+                                   std::pair(JobState::kFailed, db::Cause::kWorkerLost)}) {
+    Checkpointed w(/*retries=*/1);
+    const std::string directory = w.desired.attempts(0).checkpoint_directory();
+    w.Send(0, 10);
+    w.Job(w.job, end, "the end");
+    ASSERT_EQ(w.run().state, db::RunState::kQueued);
+    EXPECT_EQ(w.run().cause, cause);
+    EXPECT_EQ(w.run().uncounted, 0) << "it is a retry";
+    w.Begin();
+    EXPECT_EQ(w.desired.attempts(0).checkpoint_directory(), directory);
+    EXPECT_EQ(w.desired.attempts(0).earlier_attempts(), 1);
+    w.Send(10, 20);
+    EXPECT_EQ(w.fx.batch.attempts.back().resumed_step, 10);
+    w.Job(w.job, end, "the end");
+    EXPECT_EQ(w.run().state, db::RunState::kFailed) << "progress does not extend the limit of retries";
+  }
 }
 
 TEST(LifecycleCheckpoints, TheirStepsAreStoredWithTheAttempt) {

@@ -20,6 +20,9 @@ bool IsLong() { return std::getenv("SCALELAB_LONG_TESTS") != nullptr; }
 // Returns the number of random points of interruption in a test.
 int Interruptions() { return IsLong() ? 20 : 3; }
 
+// Steps of a run for each signal, so that all signals come before its end, however late they are sent.
+constexpr int kStepsOfASignal = 60;
+
 class Checkpoints : public Trainer {
  protected:
   Checkpoints() { setenv("SCALELAB_CHECKPOINT_DIR", Directory().c_str(), 1); }
@@ -149,6 +152,33 @@ class Checkpoints : public Trainer {
     kill(all.back(), number);
   }
 
+  // Returns a run of `steps` steps in which only signals write checkpoints.
+  static json ToSignal(json spec, int steps) {
+    spec.update({{"checkpoint_every_steps", "0"},
+                 {"checkpoint_every_minutes", 1000},
+                 {"max_steps", std::to_string(steps)},
+                 {"epochs", steps / 5}});
+    return spec;
+  }
+
+  // Checks that a run that gets SIGTERM Interruptions() times ends like a run without interruptions.
+  void ExpectLikeAfterSigterm(const json& engine, int ranks) {
+    const json spec = ToSignal(engine, kStepsOfASignal * Interruptions());
+    const Result whole = Run({spec}, ranks);
+    ASSERT_EQ(whole.status, 0);
+    losses_.clear();
+    for (int i = 0; i < Interruptions(); ++i) {
+      const int before = NewestStep();
+      RunUntil(spec, ranks, before + 1 + i % 3, [&](pid_t launcher) { Signal(launcher, ranks, SIGTERM); });
+      Collect(ranks);
+      ASSERT_GT(NewestStep(), before)
+          << "no checkpoint after signal " << i + 1 << ": " << ReadAll(dir_ + "/err");
+    }
+    const Result last = Run({spec}, ranks);
+    Collect(ranks);
+    ExpectLike(whole, last);
+  }
+
   // Checks that the last attempt ended like a run without interruptions, and that the losses of all attempts
   // equal those of that run.
   void ExpectLike(const Result& whole, const Result& last) {
@@ -190,17 +220,14 @@ TEST_P(Interrupted, ByKillEndsWithTheSameParametersAndLossesBitForBit) {
 TEST_P(Interrupted, BySignalStopsAllRanksAtOneStepWithACheckpoint) {
   const int ranks = GetParam();
   std::vector<int> stops = {2, 5, 7};  // steps from the last checkpoint to a signal
+  int steps = 90;
   if (IsLong()) {
     std::mt19937 random(static_cast<unsigned>(ranks));
-    stops.resize(Interruptions());
+    stops.resize(2 * Interruptions());  // half of the signals are SIGTERM
     for (int& stop : stops) stop = 1 + static_cast<int>(random() % 20);
+    steps = kStepsOfASignal * static_cast<int>(stops.size());
   }
-  // Long enough that the signals come before its end, however late they are sent.
-  const int steps = IsLong() ? 1200 : 90;
-  const json spec = WithCheckpoints(ranks, {{"checkpoint_every_steps", "0"},
-                                            {"checkpoint_every_minutes", 1000},
-                                            {"max_steps", std::to_string(steps)},
-                                            {"epochs", steps / 5}});
+  const json spec = ToSignal(WithCheckpoints(ranks), steps);
   const Result whole = Run({spec}, ranks);
   ASSERT_EQ(whole.status, 0);
   int number = SIGTERM;
@@ -299,16 +326,7 @@ TEST_P(InterruptedDividedEngine, GoesOnAfterAKillADamagedCheckpointAndASignal) {
   losses_.clear();
   ExpectLike(whole, FinishWithInterruptions(spec, ranks, Interruptions(),
                                             [](pid_t launcher) { kill(launcher, SIGKILL); }));
-  spec.update({{"max_steps", "600"}, {"epochs", 120}});
-  losses_.clear();
-  const Result longer = Run({spec}, ranks);
-  for (int i = 0, resumed = 0; i < Interruptions() && resumed < 580; ++i, resumed = NewestStep()) {
-    RunUntil(spec, ranks, resumed + 1 + i % 3, [&](pid_t launcher) { Signal(launcher, ranks, SIGTERM); });
-    Collect(ranks);
-  }
-  const Result end = Run({spec}, ranks);
-  Collect(ranks);
-  ExpectLike(longer, end);
+  ExpectLikeAfterSigterm(spec, ranks);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -332,6 +350,13 @@ TEST_F(Checkpoints, OfReplicasWithDropoutEndWithTheSameParametersAndLossesBitFor
   const Result last = Run({spec});
   Collect(1);
   ExpectLike(whole, last);
+}
+
+class SignalledEngine : public InterruptedEngine {};
+
+TEST_P(SignalledEngine, EndsWithTheSameParametersAndLossesBitForBit) {
+  if (!IsLong()) GTEST_SKIP() << "only with SCALELAB_LONG_TESTS=1";
+  ExpectLikeAfterSigterm(WithCheckpoints(GetParam().ranks, GetParam().keys), GetParam().ranks);
 }
 
 class ContinuedEngine : public InterruptedEngine {};
@@ -366,6 +391,11 @@ TEST_P(ContinuedEngine, TrainsOnWithHalfAndWithDoubleTheRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, InterruptedEngine, testing::ValuesIn(StatefulEngines()),
+                         [](const auto& info) { return std::string(info.param.name); });
+// The three forms of compression have the same kind of state.
+INSTANTIATE_TEST_SUITE_P(Engines, SignalledEngine,
+                         testing::Values(StatefulEngines()[0], StatefulEngines()[1], StatefulEngines()[2],
+                                         StatefulEngines()[3], StatefulEngines()[4]),
                          [](const auto& info) { return std::string(info.param.name); });
 // run_state_test.cc tests all engines.
 INSTANTIATE_TEST_SUITE_P(Engines, ContinuedEngine,
