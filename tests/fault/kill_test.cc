@@ -96,6 +96,12 @@ class CheckpointedRun {
     study = service.Submit(Study("[2]", 1, kSteps, keys));
     run = service.WaitUntilTraining(study, 100);
   }
+  // Signals the worker, which has the lowest process id of its processes.
+  void SignalWorker(int signal) const {
+    const std::vector<pid_t> workers = service.Workers();
+    ASSERT_FALSE(workers.empty());
+    kill(*std::min_element(workers.begin(), workers.end()), signal);
+  }
   // Returns the number of steps in a member of an attempt, by index; 0 if it is absent.
   int64_t Steps(size_t attempt, const char* member) const {
     const nlohmann::json attempts = service.Attempts(run);
@@ -138,11 +144,17 @@ TEST(KillNine, OfARankMakesTheNextAttemptContinueFromTheLastCheckpoint) {
   EXPECT_EQ(test.service.Attempts(test.run)[0]["cause"], "RANK_KILLED");
 }
 
+TEST(KillNine, OfAWorkerMakesTheNextAttemptContinueFromTheLastCheckpoint) {
+  CheckpointedRun test(", checkpoint_every_steps: 20");
+  ASSERT_TRUE(Eventually([&] { return test.Steps(0, "checkpoint_step") > 0; }, 60));
+  test.SignalWorker(SIGKILL);
+  test.ExpectContinued();
+  EXPECT_EQ(test.service.Attempts(test.run)[0]["cause"], "WORKER_LOST");
+}
+
 TEST(Sigterm, OfAWorkerMakesItsRanksWriteACheckpointFirst) {
   CheckpointedRun test(", checkpoint_every_minutes: 1000");
-  const std::vector<pid_t> workers = test.service.Workers();
-  ASSERT_FALSE(workers.empty());
-  kill(*std::min_element(workers.begin(), workers.end()), SIGTERM);
+  test.SignalWorker(SIGTERM);
   test.ExpectContinued();
 }
 

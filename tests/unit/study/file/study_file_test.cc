@@ -336,25 +336,6 @@ TEST_F(StudyFileTest, LocateLeavesOtherErrorsAlone) {
   EXPECT_EQ(Locate(Read("study: s\n"), status), status);
 }
 
-TEST(ShippedStudies, AreValid) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(STUDIES)) {
-    if (entry.path().extension() != ".yaml") continue;
-    ++count;
-    EXPECT_EQ(CheckStudyFile(entry.path().string()).status(), absl::OkStatus());
-  }
-  EXPECT_GE(count, 1);
-}
-
-TEST(ShippedStudies, QuickstartIsFourRunsOfTheDataBesideIt) {
-  absl::StatusOr<CheckedStudyFile> checked = CheckStudyFile(std::string(STUDIES) + "/quickstart.yaml");
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->study.runs.size(), 4u);
-  EXPECT_EQ(checked->study.cells[1].spec.data_dir(),
-            (std::filesystem::path(STUDIES).parent_path() / "data").string());
-  EXPECT_NEAR(checked->study.cells[1].spec.learning_rate(), 0.05, 1e-12);
-}
-
 TEST_F(StudyFileTest, AHyphenIsStandardInput) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
