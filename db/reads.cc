@@ -429,14 +429,18 @@ absl::StatusOr<std::vector<CurveRow>> ListCurveRows(Database& db, int64_t study_
   return rows;
 }
 
-absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter) {
+absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter, const SeriesName& after,
+                                      size_t most) {
+  // CROSS JOIN lets SQLite begin with the series of the attempt. With the names in their order, it would read
+  // the names of all attempts. SQLite keeps only `most` rows while it sorts.
   SeriesList list;
-  Statement all(
-      db,
-      "SELECT e.id, k.name, e.rank FROM series e JOIN metric_key k ON k.id = e.key_id "
-      "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
-      "AND" SCALELAB_VISIBLE_ATTEMPT("?1") "AND" SCALELAB_POINTS_KEPT("?1") "ORDER BY k.name, e.rank");
-  all.Bind(filter.attempt_id, filter.key, filter.rank);
+  Statement all(db,
+                "SELECT e.id, k.name, e.rank FROM series e CROSS JOIN metric_key k ON k.id = e.key_id "
+                "WHERE e.attempt_id = ?1 AND (?2 = '' OR k.name = ?2) AND (?3 IS NULL OR e.rank = ?3) "
+                "AND (k.name, e.rank) > (?4, ?5) "
+                "AND" SCALELAB_VISIBLE_ATTEMPT("?1") "AND" SCALELAB_POINTS_KEPT(
+                    "?1") "ORDER BY k.name, e.rank LIMIT ?6");
+  all.Bind(filter.attempt_id, filter.key, filter.rank, after.key, after.rank, most);
   while (all.Step()) {
     Series& series = list.series.emplace_back();
     all.Read(list.ids.emplace_back(), series.key, series.rank);
@@ -476,6 +480,81 @@ absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t cou
     for (auto* column : {&series.time, &series.value}) column->resize(count_wanted);
   }
   return chunks.status();
+}
+
+// Returns the id of a series; 0 if it does not exist or is invisible.
+static absl::StatusOr<int64_t> FindSeries(Database& db, int64_t attempt_id, const std::string& key,
+                                          int rank) {
+  Statement find(
+      db,
+      "SELECT id FROM series WHERE attempt_id = ?1 AND key_id = (SELECT id FROM metric_key WHERE name = ?2) "
+      "AND rank = ?3 AND" SCALELAB_VISIBLE_ATTEMPT("?1") "AND" SCALELAB_POINTS_KEPT("?1"));
+  find.Bind(attempt_id, key, rank);
+  int64_t id = 0;
+  if (find.Step()) find.Read(id);
+  if (!find.status().ok()) return find.status();
+  return id;
+}
+
+static absl::Status NoSeries(int64_t attempt_id, const std::string& key, int rank) {
+  return absl::NotFoundError(absl::StrCat("Attempt ", attempt_id, " has no points of metric \"", key,
+                                          "\", rank ", rank, "; they may have been deleted"));
+}
+
+absl::Status ReadSeriesPart(Database& db, int64_t attempt_id, size_t most, SeriesPlace& place,
+                            Series& series) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  const absl::StatusOr<int64_t> id = FindSeries(db, attempt_id, series.key, series.rank);
+  if (!id.ok()) return id.status();
+  if (*id == 0) {
+    return place.chunk == 0 ? absl::OkStatus() : NoSeries(attempt_id, series.key, series.rank);
+  }
+  const SeriesPlace from = place;
+  int64_t begin = ChunkId(*id, 0);
+  if (from.chunk != 0) {
+    // Read the last chunk again, because it may have more points. If it was merged, its points are in the chunk
+    // before its id, together with points that were not read.
+    Statement last(db, "SELECT id FROM point_chunk WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1");
+    last.Bind(begin, from.chunk);
+    if (last.Step()) last.Read(begin);
+    if (!last.status().ok()) return last.status();
+  }
+  Statement chunks(db, kSelectChunks);
+  chunks.Bind(begin, ChunkId(*id, kMaxLine - 1));
+  while (series.value.size() < most && chunks.Step()) {
+    const absl::StatusOr<ChunkHead> head = ReadChunk(chunks, db, attempt_id, series);
+    if (!head.ok()) return head.status();
+    place.chunk = head->id;
+    if (head->id > from.chunk) continue;
+    // This is the first chunk of the part. Remove the points that were read before.
+    const auto known =
+        std::upper_bound(series.line.begin(), series.line.end(), from.line) - series.line.begin();
+    for (auto* column : {&series.line, &series.step}) column->erase(column->begin(), column->begin() + known);
+    for (auto* column : {&series.time, &series.value})
+      column->erase(column->begin(), column->begin() + known);
+  }
+  if (!chunks.status().ok()) return chunks.status();
+  if (series.value.size() > most) {
+    for (auto* column : {&series.line, &series.step}) column->resize(most);
+    for (auto* column : {&series.time, &series.value}) column->resize(most);
+  }
+  if (!series.line.empty()) place.line = series.line.back();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> CountPoints(Database& db, int64_t attempt_id, const SeriesName& name) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  const absl::StatusOr<int64_t> id = FindSeries(db, attempt_id, name.key, name.rank);
+  if (!id.ok()) return id.status();
+  if (*id == 0) return NoSeries(attempt_id, name.key, name.rank);
+  Statement sum(db, "SELECT coalesce(sum(count), 0) FROM point_chunk WHERE id BETWEEN ? AND ?");
+  sum.Bind(ChunkId(*id, 0), ChunkId(*id, kMaxLine - 1));
+  size_t count = 0;
+  if (sum.Step()) sum.Read(count);
+  if (!sum.status().ok()) return sum.status();
+  return count;
 }
 
 }  // namespace scalelab::db

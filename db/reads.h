@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "db/continued_points.h"
 #include "db/sqlite/sqlite.h"
 #include "db/store.h"
 
@@ -52,13 +53,22 @@ absl::StatusOr<std::vector<RunTimes>> ListRunTimes(Database& db, int64_t study_i
 absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t study_id,
                                                           const std::vector<CurveRow>& rows);
 
-// The series that match `filter`, without points, ordered by key and rank; ids[i] belongs to series[i].
+// The first `most` series after `after` that match `filter`, without points, ordered by key and rank; ids[i] belongs to
+// series[i].
 struct SeriesList {
   std::vector<int64_t> ids;
   std::vector<Series> series;
 };
-absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter);
+absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter, const SeriesName& after,
+                                      size_t most);
 // Appends the points of series `id` of an attempt; only the `first` ones if that is not 0.
 absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t first, Series& series);
+// Appends the next points after `place` of the attempt's series with the key and rank of `series`, which has no points
+// yet, and moves `place`. Appends fewer than `most` points only at the end of the series, and none if there is no such
+// series. Returns NOT_FOUND if the series was deleted after a part was read. Chunks may be merged between two calls.
+absl::Status ReadSeriesPart(Database& db, int64_t attempt_id, size_t most, SeriesPlace& place,
+                            Series& series);
+// Returns the number of points of an attempt's series, or NOT_FOUND.
+absl::StatusOr<size_t> CountPoints(Database& db, int64_t attempt_id, const SeriesName& name);
 
 }  // namespace scalelab::db

@@ -218,17 +218,23 @@ class SqliteStore : public Store {
     return Read([&](Database& db) { return db::ListAttemptTimes(db, study_id, rows); });
   }
   absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) override {
-    absl::StatusOr<SeriesList> list = Read([&](Database& db) { return ListSeries(db, filter); });
-    if (!list.ok()) return list.status();
-    for (size_t i = 0; i < list->ids.size(); ++i) {
-      // Use one transaction per series, and none during `take`: a slow caller must not keep the WAL
-      // from being checkpointed.
-      Series& series = list->series[i];
-      const absl::Status status = Read([&](Database& db) {
-        return ReadSeries(db, filter.attempt_id, list->ids[i], filter.first, series);
-      });
-      if (!status.ok()) return status;
-      take(std::move(series));
+    SeriesName after;
+    for (bool more = true; more;) {
+      absl::StatusOr<SeriesList> list =
+          Read([&](Database& db) { return ListSeries(db, filter, after, kSeriesPerPage); });
+      if (!list.ok()) return list.status();
+      more = list->ids.size() == kSeriesPerPage;
+      if (more) after = {list->series.back().key, list->series.back().rank};
+      for (size_t i = 0; i < list->ids.size(); ++i) {
+        // Use one transaction per series, and none during `take`: a slow caller must not keep the WAL
+        // from being checkpointed.
+        Series& series = list->series[i];
+        const absl::Status status = Read([&](Database& db) {
+          return ReadSeries(db, filter.attempt_id, list->ids[i], filter.first, series);
+        });
+        if (!status.ok()) return status;
+        take(std::move(series));
+      }
     }
     return absl::OkStatus();
   }

@@ -1,5 +1,7 @@
 #include "db/provenance/run_codes.h"
 
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "db/reads.h"
@@ -8,9 +10,11 @@
 
 namespace scalelab::db {
 
-absl::StatusOr<std::vector<RunCode>> ListRunCodes(Store& store, int64_t study_id) {
-  std::vector<RunCode> codes;
+absl::StatusOr<RunCodes> ListRunCodes(Store& store, int64_t study_id) {
+  RunCodes codes;
   const absl::Status read = store.ReadRows([&](Database& db) -> absl::Status {
+    codes = {};
+    std::unordered_map<std::string, size_t> known;
     int64_t first = 0, last = -1;
     SCALELAB_RETURN_IF_ERROR(RunRange(db, study_id, first, last));
     // Use CASE, because json_extract fails for a text that is not JSON.
@@ -20,9 +24,13 @@ absl::StatusOr<std::vector<RunCode>> ListRunCodes(Store& store, int64_t study_id
                   "WHERE s.run_id BETWEEN ? AND ? ORDER BY s.run_id");
     all.Bind(first, last);
     while (all.Step()) {
-      RunCode code;
-      all.Read(code.run_id, code.json);
-      if (!code.json.empty()) codes.push_back(std::move(code));
+      int64_t run_id = 0;
+      std::string json;
+      all.Read(run_id, json);
+      if (json.empty()) continue;
+      const auto [it, is_new] = known.try_emplace(std::move(json), codes.texts.size());
+      if (is_new) codes.texts.push_back(it->first);
+      codes.runs.push_back({run_id, it->second});
     }
     return all.status();
   });

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "catalog/engines.h"
+#include "db/continued_points.h"
 #include "planted/bug.h"
 #include "server/cells/cells.h"
 #include "server/core/blocks.h"
@@ -26,13 +27,12 @@ absl::Status Read(const std::string& json, const std::string& what, google::prot
 
 // Reads the finish metrics from the points. At a restart, few attempts have finished and are not final.
 absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
+  db::AttemptRow attempt;
+  attempt.id = rank.stream.attempt_id;
   db::PointFilter filter;
-  filter.attempt_id = rank.stream.attempt_id;
   filter.rank = rank.stream.rank;
-  return store.ReadPoints(filter, [&](db::Series series) {
-    if (absl::StartsWith(series.key, "run/") && !series.value.empty()) {
-      rank.finish_metrics[series.key] = series.value.back();
-    }
+  return db::ReadContinuedPoints(store, {attempt}, filter, [&](const db::Series& piece) {
+    if (absl::StartsWith(piece.key, "run/")) rank.finish_metrics[piece.key] = piece.value.back();
   });
 }
 
@@ -45,11 +45,10 @@ absl::Status LoadSteps(db::Store& store, const LiveStudy& study, LiveAttempt& at
     return absl::OkStatus();
   }
   db::PointFilter filter;
-  filter.attempt_id = attempt.row.id;
   filter.rank = 0;
   filter.key = "step/total_s";
-  return store.ReadPoints(filter, [&](const db::Series& series) {
-    study.CountSteps(StepsOf(series.step, series.value), attempt);
+  return db::ReadContinuedPoints(store, {attempt.row}, filter, [&](const db::Series& piece) {
+    study.CountSteps(StepsOf(piece.step, piece.value), attempt);
   });
 }
 

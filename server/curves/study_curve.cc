@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <future>
-#include <map>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -46,19 +45,15 @@ absl::StatusOr<std::vector<analysis::Losses>> ReadLosses(db::Store& store,
   return losses;
 }
 
-// Reads the code of users' programs that the runs of the study executed. Most runs have equal texts.
+// Reads the code of users' programs that the runs of the study executed.
 absl::StatusOr<analysis::RunCodes> ReadCodes(db::Store& store, int64_t study_id) {
-  const auto rows = db::ListRunCodes(store, study_id);
-  if (!rows.ok()) return rows.status();
+  const auto read = db::ListRunCodes(store, study_id);
+  if (!read.ok()) return read.status();
   analysis::RunCodes codes;
-  std::map<std::string, size_t> known;
-  for (const db::RunCode& row : *rows) {
-    const auto [it, is_new] = known.try_emplace(row.json, codes.codes.size());
-    if (is_new) {
-      if (auto s = FromJson(row.json, &codes.codes.emplace_back()); !s.ok()) return s;
-    }
-    codes.of_run[row.run_id] = it->second;
+  for (const std::string& text : read->texts) {
+    if (auto s = FromJson(text, &codes.codes.emplace_back()); !s.ok()) return s;
   }
+  for (const db::RunCode& run : read->runs) codes.of_run[run.run_id] = run.text;
   return codes;
 }
 

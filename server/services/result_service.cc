@@ -1,27 +1,29 @@
 #include "server/services/result_service.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "analysis/downsample.h"
 #include "db/continued_points.h"
 #include "server/curves/study_curve.h"
 #include "server/services/lookup.h"
+#include "server/services/series_stream.h"
 
 namespace scalelab::server {
 namespace {
 
-constexpr size_t kPointsPerMessage = 32'768;  // about 1 MB
-// The list of all series includes the points of series with at most kShortSeries points, up to kPointsKept
-// points in total (about 2 MB).
-constexpr size_t kShortSeries = 1024;
-constexpr size_t kPointsKept = 65'536;
+// A read continues with the next series until it has kPointsAhead points (about 2 MB), kPiecesAhead pieces, or a piece
+// with more than kShortPiece points.
+constexpr size_t kPointsAhead = 65'536, kPiecesAhead = 1024, kShortPiece = 1024;
 
-// Returns the points of an attempt as messages. Reads one long series at a time, so that its memory does not
-// grow with the number of series. Reads the next series when the client has received the previous one.
+// Returns the points of an attempt as messages. Reads the names of the series in pages and the points in pieces, so
+// that its memory does not grow with the number of series or points: at most some megabytes. Reads the next pieces
+// when the client has received the previous ones. Each piece is a read of its own: points that are stored during the
+// call may be among those returned or not, and the call fails if points are deleted.
 class PointReader {
  public:
   PointReader(const HandlerContext& handler, std::shared_ptr<ClientCall> client,
@@ -32,41 +34,29 @@ class PointReader {
         request_(std::move(request)) {}
 
   absl::StatusOr<bool> Next(v1::ReadPointsResponse* response) {
-    if (!listed_) {
-      if (auto s = List(); !s.ok()) return s;
+    if (!begun_) {
+      if (auto s = Begin(); !s.ok()) return s;
     }
-    while (sent_ == count_) {
-      if (series_ == list_.size()) return false;
-      if (auto s = Read(list_[series_++]); !s.ok()) return s;
+    if (pieces_.empty()) {
+      if (auto s = ReadAhead(); !s.ok()) return s;
     }
-    response->set_key(read_.key);
-    response->set_rank(read_.rank);
-    for (const size_t end = std::min(count_, sent_ + kPointsPerMessage); sent_ < end; ++sent_) {
-      const size_t i = request_.max_points() > 0 ? chosen_[sent_] : sent_;
-      response->add_step(read_.step[i]);
-      response->add_time(read_.time[i]);
-      response->add_value(read_.value[i]);
-    }
+    if (pieces_.empty()) return false;
+    const db::Series& piece = pieces_.front();
+    response->set_key(piece.key);
+    response->set_rank(piece.rank);
+    response->mutable_step()->Add(piece.step.begin(), piece.step.end());
+    response->mutable_time()->Add(piece.time.begin(), piece.time.end());
+    response->mutable_value()->Add(piece.value.begin(), piece.value.end());
+    pieces_.pop_front();
     return true;
   }
 
-  // Returns whether Next returns without reading the database: the points are in memory, or there are
+  // Returns whether Next returns without reading the database: a short piece is in memory, or there are
   // no more points.
-  bool Ready() const {
-    if (!listed_) return false;
-    if (sent_ < count_) return count_ <= kShortSeries;
-    return series_ == list_.size() || !list_[series_].points.value.empty();
-  }
+  bool Ready() const { return pieces_.empty() ? ended_ : pieces_.front().value.size() <= kShortPiece; }
 
  private:
-  // A series of the attempt, with its points if they have been read.
-  struct Listed {
-    std::string key;
-    int rank = 0;
-    db::Series points;
-  };
-
-  absl::Status List() {
+  absl::Status Begin() {
     const auto run = FindRun(store_, *client_, request_.run());
     if (!run.ok()) {
       access_.Audit(*client_, run.status());
@@ -78,19 +68,8 @@ class PointReader {
     if (auto s = Choose(*run, *attempt); !s.ok()) return s;
     filter_.key = request_.key();
     if (request_.has_rank()) filter_.rank = request_.rank();
-    listed_ = true;
-    db::PointFilter first = filter_;
-    // With several attempts, a limit for each attempt does not limit the joined series. Then read
-    // no points here.
-    first.first = attempts_.size() == 1 ? kShortSeries + 1 : 1;
-    size_t kept = 0;
-    return db::ReadContinuedPoints(store_, attempts_, first, [&](db::Series series) {
-      const size_t points = series.value.size();
-      Listed& listed = list_.emplace_back(Listed{series.key, series.rank, {}});
-      if (points >= first.first || kept + points > kPointsKept) return;
-      kept += points;
-      listed.points = std::move(series);
-    });
+    begun_ = true;
+    return absl::OkStatus();
   }
 
   // Chooses the attempts whose points are joined. If the request names an attempt, this is the only one.
@@ -103,34 +82,53 @@ class PointReader {
     return absl::OkStatus();
   }
 
-  // Returns NOT_FOUND if the study was deleted, or retention has removed the points, after they were listed. Without the
+  // Reads pieces into pieces_, which is empty. Reads none if all points were sent.
+  absl::Status ReadAhead() {
+    for (size_t points = 0; !ended_ && points < kPointsAhead && pieces_.size() < kPiecesAhead;) {
+      if (!stream_.has_value()) {
+        if (auto s = BeginSeries(); !s.ok()) return s;
+        continue;
+      }
+      absl::StatusOr<db::Series> piece = stream_->Next();
+      if (absl::IsNotFound(piece.status())) {
+        if (auto s = CheckStillKept(); !s.ok()) return s;
+      }
+      if (!piece.ok()) return piece.status();
+      if (stream_->done()) stream_.reset();
+      const size_t count = piece->value.size();
+      points += count;
+      if (count > 0) pieces_.push_back(*std::move(piece));
+      if (count > kShortPiece) break;
+    }
+    return absl::OkStatus();
+  }
+
+  // Begins the next series, or sets ended_.
+  absl::Status BeginSeries() {
+    if (name_ == names_.size()) {
+      if (last_page_) {
+        ended_ = true;
+        return CheckStillKept();
+      }
+      const db::SeriesName after = names_.empty() ? db::SeriesName() : names_.back();
+      auto page = db::ListContinuedSeries(store_, attempts_, filter_, after, db::kSeriesPerPage);
+      if (!page.ok()) return page.status();
+      last_page_ = page->size() < db::kSeriesPerPage;
+      names_ = *std::move(page);
+      name_ = 0;
+      return absl::OkStatus();
+    }
+    stream_.emplace(db::SeriesReader(store_, attempts_, names_[name_++]),
+                    static_cast<size_t>(std::max(0, request_.max_points())));
+    return absl::OkStatus();
+  }
+
+  // Returns NOT_FOUND if the study was deleted, or retention has removed the points, during the call. Without the
   // error, the caller would assume that the points already sent are complete.
   absl::Status CheckStillKept() {
     const auto run = FindRun(store_, *client_, request_.run());
     if (!run.ok()) return run.status();
     return CheckPointsKept(store_, *run, attempts_.front());
-  }
-
-  absl::Status Read(Listed& listed) {
-    read_ = std::move(listed.points);
-    sent_ = count_ = 0;
-    if (read_.value.empty()) {
-      filter_.key = listed.key;
-      filter_.rank = listed.rank;
-      const absl::Status read = db::ReadContinuedPoints(
-          store_, attempts_, filter_, [&](db::Series series) { read_ = std::move(series); });
-      if (!read.ok()) return read;
-      if (read_.value.empty()) {
-        if (auto s = CheckStillKept(); !s.ok()) return s;
-      }
-    }
-    chosen_.clear();
-    if (request_.max_points() > 0) {
-      chosen_ = analysis::Downsample({read_.step.begin(), read_.step.end()}, read_.value,
-                                     static_cast<size_t>(request_.max_points()));
-    }
-    count_ = request_.max_points() > 0 ? chosen_.size() : read_.value.size();
-    return absl::OkStatus();
   }
 
   const Access& access_;
@@ -139,12 +137,13 @@ class PointReader {
   const v1::ReadPointsRequest request_;
   db::PointFilter filter_;
   std::vector<db::AttemptRow> attempts_;  // newest first
-  bool listed_ = false;
-  std::vector<Listed> list_;
-  size_t series_ = 0;            // index of the next series to send
-  db::Series read_;              // the series that is being sent
-  std::vector<size_t> chosen_;   // with max_points: indexes of the points of read_ to send
-  size_t count_ = 0, sent_ = 0;  // number of points of read_ to send, and of those already sent
+  bool begun_ = false;
+  std::vector<db::SeriesName> names_;   // a page of the series
+  size_t name_ = 0;                     // index in names_ of the next series to read
+  bool last_page_ = false;              // no page follows names_
+  std::optional<SeriesStream> stream_;  // the series that is being read
+  std::deque<db::Series> pieces_;       // to be sent
+  bool ended_ = false;                  // all points were read
 };
 
 // Computes the requested curve. `over` returns true once the call has ended.

@@ -98,8 +98,34 @@ TEST_P(StorePoints, OfAContinuedAttemptHaveEachStepOnce) {
   EXPECT_THAT(found["old"].first, ElementsAre(4)) << "step 8 was made again";
   EXPECT_THAT(found["run/steps"].first, ElementsAre(-1));
   EXPECT_THAT(found, SizeIs(4));
-  ASSERT_TRUE(read(3, {0, "train/loss", 0, 7}).ok());
-  EXPECT_THAT(found["train/loss"].first, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  ASSERT_TRUE(read(3, {0, "train/loss", 0}).ok());
+  EXPECT_THAT(found["train/loss"].first, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(found, SizeIs(1));
+  const std::vector<AttemptRow> continued = AttemptsContinued(attempts, 3);
+  for (const size_t most : {1, 2, 3, 7}) {
+    SeriesReader reader(*store_, continued, {"train/loss", 0});
+    EXPECT_EQ(reader.Count().value(), 9u);
+    std::vector<int64_t> steps;
+    while (!reader.done()) {
+      const Series piece = reader.Next(most).value();
+      EXPECT_LE(piece.step.size(), most);
+      EXPECT_EQ(piece.value.size(), piece.step.size());
+      if (!reader.done()) {
+        EXPECT_EQ(piece.step.size(), most);
+      }
+      steps.insert(steps.end(), piece.step.begin(), piece.step.end());
+    }
+    EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8)) << most;
+  }
+  std::vector<std::string> names;
+  SeriesName after;
+  for (bool more = true; more;) {
+    const auto page = ListContinuedSeries(*store_, continued, {}, after, 2).value();
+    EXPECT_LE(page.size(), 2u);
+    for (const SeriesName& name : page) names.push_back(name.key), after = name;
+    more = !page.empty();
+  }
+  EXPECT_THAT(names, ElementsAre("epoch/train_loss", "old", "run/steps", "train/loss"));
   ASSERT_TRUE(read(1).ok());
   EXPECT_THAT(found["train/loss"].first, SizeIs(10)) << "it continued nothing";
   ASSERT_TRUE(read(4).ok());
@@ -224,6 +250,103 @@ TEST_P(StorePoints, LongAndManyPartsComeBackInOrder) {
   EXPECT_EQ(series.value, expected);
   for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(series.line[i], static_cast<int64_t>(i));
   for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(series.step[i], static_cast<int64_t>(2 * i));
+}
+
+// Reads a series in pieces, and calls `between` after each piece. Returns the number of pieces.
+size_t ReadInPieces(Store& store, size_t most, const std::function<void()>& between, Series& all) {
+  std::vector<AttemptRow> attempts(1);
+  attempts[0].id = 1;
+  SeriesReader reader(store, attempts, {"x", 0});
+  size_t pieces = 0;
+  for (; !reader.done(); ++pieces) {
+    const absl::StatusOr<Series> piece = reader.Next(most);
+    EXPECT_TRUE(piece.ok()) << piece.status();
+    if (!piece.ok()) break;
+    EXPECT_LE(piece->value.size(), most);
+    all.line.insert(all.line.end(), piece->line.begin(), piece->line.end());
+    all.step.insert(all.step.end(), piece->step.begin(), piece->step.end());
+    all.time.insert(all.time.end(), piece->time.begin(), piece->time.end());
+    all.value.insert(all.value.end(), piece->value.begin(), piece->value.end());
+    between();
+  }
+  const absl::StatusOr<size_t> count = reader.Count();
+  EXPECT_TRUE(count.ok()) << count.status();
+  EXPECT_EQ(count.value_or(0), all.value.size());
+  return pieces;
+}
+
+TEST_P(StorePoints, ALongSeriesIsReadInPiecesWhileItsChunksAreMerged) {
+  constexpr int64_t kParts = 1200, kPart = 250;
+  constexpr size_t kPoints = kParts * kPart;
+  WriteBatch batch;
+  for (int64_t part = 0; part < kParts; ++part) {
+    std::vector<double> values(kPart);
+    for (int64_t i = 0; i < kPart; ++i) values[i] = 0.1 * static_cast<double>(part * kPart + i);
+    StreamAppend& append =
+        batch.appends.emplace_back(AnAppend(1, 0, 10 * part * kPart, 10 * (part + 1) * kPart));
+    append.columns = {AColumn("x", part * kPart, values)};
+  }
+  batch.attempts = {AnAttempt(1, 1)};
+  batch.attempts[0].state = AttemptState::kSucceeded;
+  Commit(batch);
+  const Series whole = Points({1, "x", 0}).at(0);
+  ASSERT_EQ(whole.value.size(), kPoints);
+  for (const size_t most : {size_t{1000}, size_t{7777}, kPointsPerPiece, kPoints, 2 * kPoints}) {
+    Series all;
+    int calls = 0;
+    const size_t pieces = ReadInPieces(
+        *store_, most,
+        [&] {
+          if (++calls % 3 == 0) {
+            EXPECT_TRUE(store_->Maintain().ok());
+          }
+        },
+        all);
+    EXPECT_EQ(pieces, kPoints / most + 1);
+    EXPECT_TRUE(all.line == whole.line && all.step == whole.step && all.time == whole.time &&
+                all.value == whole.value)
+        << most;
+  }
+}
+
+TEST_P(StorePoints, PointsThatAreAppendedBetweenPiecesAreRead) {
+  int64_t position = 0;
+  const auto append = [&] {
+    StreamAppend more = AnAppend(1, 0, 10 * position, 10 * position + 50);
+    more.columns = {AColumn("x", position, {0, 1, 2, 3, 4})};
+    position += 5;
+    ASSERT_TRUE(Append(more).ok());
+  };
+  append();
+  Series all;
+  const size_t pieces = ReadInPieces(
+      *store_, 3,
+      [&] {
+        if (position < 20) append();
+      },
+      all);
+  EXPECT_EQ(pieces, 7u);
+  EXPECT_EQ(all.line, Points({1, "x", 0}).at(0).line);
+  EXPECT_EQ(all.line.size(), 20u);
+}
+
+TEST_P(StorePoints, APieceOfADeletedSeriesIsNotFound) {
+  StreamAppend append = AnAppend(1, 0, 0, 50);
+  append.columns = {AColumn("x", 0, {0, 1, 2, 3, 4})};
+  ASSERT_TRUE(Append(append).ok());
+  std::vector<AttemptRow> attempts(1);
+  attempts[0].id = 1;
+  SeriesReader reader(*store_, attempts, {"x", 0}), late = reader;
+  ASSERT_TRUE(reader.Next(3).ok());
+  WriteBatch batch;
+  batch.deleted_studies = {1};
+  Commit(batch);
+  EXPECT_TRUE(absl::IsNotFound(reader.Next(3).status()));
+  EXPECT_TRUE(absl::IsNotFound(reader.Count().status()));
+  const absl::StatusOr<Series> none = late.Next(3);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_THAT(none->value, IsEmpty());
+  EXPECT_TRUE(late.done());
 }
 
 TEST_P(StorePoints, ColumnsThatMakeNoSenseAreRefused) {

@@ -1,6 +1,8 @@
 #include "analysis/downsample.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -52,6 +54,36 @@ TEST(Downsample, ReturnsNoMorePointsThanAskedFor) {
   EXPECT_THAT(Downsample(x, y, 0), IsEmpty());
   EXPECT_THAT(Downsample(x, y, 1), ElementsAre(4)) << "the newest";
   EXPECT_THAT(Downsample(x, y, 2), ElementsAre(0, 4));
+}
+
+TEST(Downsample, ASeriesThatIsNotInMemoryIsReadTwiceFromStartToEnd) {
+  constexpr size_t kSize = 5'000;
+  std::vector<double> x(kSize), y(kSize);
+  for (size_t i = 0; i < kSize; ++i) x[i] = static_cast<double>(i), y[i] = std::sin(x[i] * x[i] / 500);
+  for (size_t i = 0; i < kSize; i += 7) y[i] = std::nan("");
+  struct Point {
+    double x, y;
+    size_t index;
+  };
+  for (const size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{100}, size_t{3'333}, kSize - 1}) {
+    size_t ahead = 0, behind = 0;  // the last indexes
+    const auto read = [&](size_t i, size_t& last) {
+      EXPECT_TRUE(i > last || i == 0) << count;
+      last = i;
+      return Point{x[i], y[i], i};
+    };
+    std::vector<size_t> chosen;
+    for (Downsampler points(kSize, count); !points.done();) {
+      chosen.push_back(
+          points.Next([&](size_t i) { return read(i, ahead); }, [&](size_t i) { return read(i, behind); })
+              .index);
+      if (chosen.size() > 1 && chosen.size() < count) {
+        EXPECT_GT(ahead, behind);
+      }
+    }
+    EXPECT_EQ(chosen, Downsample(x, y, count));
+    EXPECT_EQ(chosen.size(), count);
+  }
 }
 
 }  // namespace

@@ -73,14 +73,17 @@ TEST_F(QueryPlan, ReadsUseIndexes) {
   (void)ListCurveRows(*db_, 1);
   (void)ListRunTimes(*db_, 1);
   (void)ListAttemptTimes(*db_, 1, {});
-  (void)ListSeries(*db_, {1, "", {}});
+  (void)ListSeries(*db_, {1, "", {}}, {"a", 0}, 10);
+  SeriesPlace place;
   Series series;
+  (void)ReadSeriesPart(*db_, 1, 10, place, series);
+  (void)CountPoints(*db_, 1, {"a", 0});
   (void)ReadSeries(*db_, 1, 1, 0, series);
   const std::string plans = Plans();
-  for (const char* table :
-       {"study",      "cell",        "cell_value",  "run",       "attempt",   "allocation",  "stream",
-        "provenance", "run_summary", "run_metrics", "run_times", "run_count", "series",      "e",
-        "k",          "c",           "x",           "v",         "w",         "point_chunk", "point_axis"}) {
+  for (const char* table : {"study",  "cell",       "cell_value",  "run",         "attempt",   "allocation",
+                            "stream", "provenance", "run_summary", "run_metrics", "run_times", "run_count",
+                            "series", "metric_key", "e",           "k",           "c",         "x",
+                            "v",      "w",          "point_chunk", "point_axis"}) {
     EXPECT_EQ(plans.find(std::string("SCAN ") + table + "\n"), std::string::npos) << table << " is scanned:\n"
                                                                                   << plans;
   }

@@ -1,9 +1,13 @@
 // Tests that one caller cannot disturb others: blocked reads, large requests, many watches, names.
 #include <grpcpp/support/channel_arguments.h>
 
+#include <algorithm>
 #include <fstream>
+#include <numeric>
 
 #include "absl/synchronization/notification.h"
+#include "analysis/downsample.h"
+#include "db/continued_points.h"
 #include "proto/status.h"
 #include "scalelab/v1/admin.grpc.pb.h"
 #include "scalelab/v1/result.grpc.pb.h"
@@ -542,6 +546,89 @@ TEST_F(RpcLimitsTest, PointsAreReadNoFasterThanTheClientTakesThem) {
   ASSERT_TRUE(few->Read(&response));
   EXPECT_EQ(response.value_size(), 2);
   EXPECT_FALSE(few->Read(&response));
+}
+
+TEST_F(RpcLimitsTest, ALongSeriesIsReadInPieces) {
+  constexpr size_t kPoints = 300'000, kPieces = kPoints / db::kPointsPerPiece + 1;
+  StorePoints(1, kPoints);
+  std::vector<double> x, y;
+  for (size_t i = 0; i < kPoints; ++i) {
+    x.push_back(static_cast<double>(i));
+    y.push_back(static_cast<double>(i) * 0.1);
+  }
+  const auto stub = v1::ResultService::NewStub(Unix());
+  for (const size_t most : {size_t{0}, size_t{2}, size_t{1000}, size_t{40'000}, kPoints}) {
+    SCOPED_TRACE(most);
+    std::vector<size_t> chosen(kPoints);
+    std::iota(chosen.begin(), chosen.end(), size_t{0});
+    if (most > 0) chosen = analysis::Downsample(x, y, most);
+    v1::ReadPointsRequest request;
+    request.set_run("runs/1");
+    request.set_max_points(static_cast<int>(most));
+    const int before = store_->reads();
+    auto context = Context();
+    const auto reader = stub->ReadPoints(context.get(), request);
+    v1::ReadPointsResponse response;
+    size_t read = 0, wrong = 0;
+    while (reader->Read(&response)) {
+      EXPECT_LE(static_cast<size_t>(response.value_size()), db::kPointsPerPiece);
+      for (int i = 0; i < response.value_size(); ++i, ++read) {
+        if (read >= chosen.size() || response.value(i) != y[chosen[read]] ||
+            response.step(i) != static_cast<int64_t>(chosen[read]))
+          ++wrong;
+      }
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+    EXPECT_EQ(read, chosen.size());
+    EXPECT_EQ(wrong, 0u);
+    // To choose points by their triangles, the series is read twice.
+    const int reads = store_->reads() - before;
+    const int pieces = static_cast<int>(most > 2 && most < kPoints ? 2 * kPieces - 1 : kPieces);
+    EXPECT_GE(reads, pieces);
+    EXPECT_LE(reads, pieces + 20);
+  }
+}
+
+TEST_F(RpcLimitsTest, ALongSeriesIsReadNoFasterThanTheClientTakesIt) {
+  constexpr int kPoints = 1'500'000;  // about 30 MB
+  StorePoints(1, kPoints);
+  v1::ReadPointsRequest request;
+  request.set_run("runs/1");
+  const int begin = store_->reads();
+  auto context = Context();
+  const auto reader = v1::ResultService::NewStub(Unix())->ReadPoints(context.get(), request);
+  v1::ReadPointsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  int before = -1;
+  ASSERT_TRUE(Eventually([&] {
+    const int now = store_->reads();
+    absl::SleepFor(absl::Milliseconds(100));
+    return std::exchange(before, now) == now;
+  }));
+  EXPECT_LT(store_->reads() - begin, kPoints / static_cast<int>(db::kPointsPerPiece));
+  // The rest is not read when the client has gone.
+  context->TryCancel();
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_LT(store_->reads() - begin, kPoints / static_cast<int>(db::kPointsPerPiece));
+}
+
+TEST_F(RpcLimitsTest, ManySeriesAreListedInPages) {
+  constexpr int kKeys = static_cast<int>(db::kSeriesPerPage) + 100;
+  StorePoints(kKeys, 1);
+  v1::ReadPointsRequest request;
+  request.set_run("runs/1");
+  auto context = Context();
+  const auto reader = v1::ResultService::NewStub(Unix())->ReadPoints(context.get(), request);
+  v1::ReadPointsResponse response;
+  std::vector<std::string> keys;
+  while (reader->Read(&response)) keys.push_back(response.key());
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(keys.size(), static_cast<size_t>(kKeys));
+  EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
+  EXPECT_EQ(std::adjacent_find(keys.begin(), keys.end()), keys.end());
 }
 
 TEST_F(RpcLimitsTest, TheHealthCheckReportsACoreThreadThatDoesNotAnswer) {
