@@ -287,7 +287,9 @@ Daemon::~Daemon() {
   // The coordinator completes the pending calls; then the RPC server can shut down.
   if (agents_ != nullptr) agents_->Stop();  // afterwards, no call waits for an agent
   if (frameworks_ != nullptr) frameworks_->Stop();
-  if (coordinator_ != nullptr) coordinator_->Stop();
+  // The time is longer than that for which Slurm's programs try to reach a controller. The next coordinator finds a job
+  // that a call in flight submits.
+  const bool scheduler_ended = coordinator_ == nullptr || coordinator_->Stop(absl::Seconds(30));
   const bool copies_ended = agent_events_ == nullptr || agent_events_->Stop(absl::Seconds(2));
   const bool retention_ended = retention_ == nullptr || retention_->Stop(absl::Seconds(2));
   const bool sender_ended = sender_ == nullptr || sender_->Stop(absl::Seconds(2));
@@ -296,9 +298,9 @@ Daemon::~Daemon() {
   const bool events_ended = events_ == nullptr || events_->Stop(absl::Seconds(2));
   const bool calls_ended = rpc_ == nullptr || rpc_->Shutdown(absl::Seconds(2));
   if (!copies_ended || !events_ended || !calls_ended || !retention_ended || !sender_ended || !scorer_ended ||
-      !assessor_ended) {
+      !assessor_ended || !scheduler_ended) {
     // A thread is still blocked in a call, and may use these parts when it continues. Do not destroy them.
-    spdlog::warn("a read or a notification is still blocked; ending without it");
+    spdlog::warn("a read, a notification or a call of the scheduler is still blocked; ending without it");
     (void)metrics_.release();
     (void)auth_.release();
     (void)agents_.release();

@@ -18,6 +18,9 @@ constexpr size_t kPointsPerCommit = 20'000;
 // Maximum number of tasks that wait for the core thread. The limits of connections and streams do not bound them while the
 // core thread is blocked, because a call that its client cancels leaves its task here.
 constexpr size_t kMaxTasks = 10'000;
+// Maximum number of runs of studies that wait for the core thread: three studies of the largest size. One of them may take
+// more than 50 MB.
+constexpr size_t kMaxQueuedRuns = 300'000;
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(200);
 
@@ -72,29 +75,50 @@ absl::Status Coordinator::StartWithoutThreads() { return Load(); }
 
 absl::Status Coordinator::Start() {
   if (auto s = Load(); !s.ok()) return s;
+  {
+    SteadyMutexLock lock(&scheduler_mutex_);
+    scheduler_ended_ = false;
+  }
   scheduler_thread_ = std::thread([this] { RunScheduler(); });
   core_ = std::thread([this] { RunCore(); });
   return absl::OkStatus();
 }
 
-void Coordinator::Stop() {
+bool Coordinator::Stop(absl::Duration grace) {
+  bool first = false;
   {
     SteadyMutexLock lock(&mutex_);
-    if (!started_ || stopping_) return;
-    stopping_ = true;
+    first = started_ && !stopping_;
+    stopping_ = stopping_ || first;
     mutex_.SignalAll();
+  }
+  if (!first) {
+    SteadyMutexLock lock(&scheduler_mutex_);
+    return scheduler_ended_;
   }
   if (core_.joinable()) {
     core_.join();
   } else {
     AnswerAllAsStopping();
   }
+  bool ended = false;
   {
-    absl::MutexLock lock(&scheduler_mutex_);
+    SteadyMutexLock lock(&scheduler_mutex_);
     scheduler_stopping_ = true;
-    scheduler_arrived_.SignalAll();
+    scheduler_mutex_.SignalAll();
+    const auto over = [this] {
+      scheduler_mutex_.AssertHeld();
+      return scheduler_ended_;
+    };
+    ended = scheduler_mutex_.AwaitWithTimeout(over, grace);
   }
-  if (scheduler_thread_.joinable()) scheduler_thread_.join();
+  if (scheduler_thread_.joinable()) {
+    if (ended)
+      scheduler_thread_.join();
+    else
+      scheduler_thread_.detach();
+  }
+  return ended;
 }
 
 absl::Status Coordinator::Stopping() {
@@ -106,6 +130,12 @@ absl::Status Coordinator::TooManyTasks() {
   return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
                    absl::StrCat("scalelabd has ", kMaxTasks,
                                 " requests in its queue, the maximum; try again in 5 seconds"));
+}
+
+absl::Status Coordinator::TooManyRuns() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS",
+                   absl::StrCat("scalelabd has studies with ", kMaxQueuedRuns,
+                                " runs in its queue, the maximum; try again in 5 seconds"));
 }
 
 absl::Status Coordinator::AllocationOver() {
@@ -122,7 +152,10 @@ void Coordinator::Post(Task task) {
       refused = Stopping();
     } else if (task.refuse && mailbox_.size() >= kMaxTasks) {
       refused = TooManyTasks();
+    } else if (task.runs > 0 && queued_runs_ + task.runs > kMaxQueuedRuns) {
+      refused = TooManyRuns();
     } else {
+      queued_runs_ += task.runs;
       mailbox_.push_back(std::move(task));
       mutex_.Signal();
       return;
@@ -177,6 +210,7 @@ std::vector<Coordinator::Task> Coordinator::TakeTasks() {
   SteadyMutexLock lock(&mutex_);
   while (!mailbox_.empty() && weight < kPointsPerCommit) {
     weight += mailbox_.front().weight;
+    queued_runs_ -= mailbox_.front().runs;
     tasks.push_back(std::move(mailbox_.front()));
     mailbox_.pop_front();
   }

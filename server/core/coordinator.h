@@ -20,7 +20,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "db/archive/archive_ids.h"
 #include "db/store.h"
 #include "server/core/event_reader.h"
@@ -96,8 +95,10 @@ class Coordinator {
   // Makes the oldest queued call of the scheduler. Returns false if there is none.
   bool StepScheduler() ABSL_LOCKS_EXCLUDED(scheduler_mutex_);
   // Responds to held calls, completes accepted requests and ends the threads. Workers continue to run, and
-  // reconnect to the next coordinator.
-  void Stop();
+  // reconnect to the next coordinator. Waits at most `grace` for a call of the scheduler in flight. Returns whether
+  // no such call is left. Otherwise a thread is blocked in it, and the coordinator, the scheduler and the observer must
+  // exist until a further call of Stop returns true, or until the process ends.
+  bool Stop(absl::Duration grace = absl::InfiniteDuration());
 
   void Submit(NewStudy study, Done<int64_t> done);
   void CancelStudy(int64_t study_id, DoneStatus done);
@@ -154,6 +155,7 @@ class Coordinator {
     // which are few.
     absl::AnyInvocable<void(const absl::Status&)> refuse;
     size_t weight = 1;  // number of points that the task adds to the commit
+    size_t runs = 0;    // number of runs of the study that the task contains
   };
   // The times below are times of the steady clock, unless their comments name another clock.
   struct Held {
@@ -171,6 +173,7 @@ class Coordinator {
 
   static absl::Status Stopping();
   static absl::Status TooManyTasks();
+  static absl::Status TooManyRuns();
   static absl::Status AllocationOver();
   absl::Status Commit(const db::WriteBatch& batch);
   // Reports a call of the scheduler to the observer. `began` is a time of the steady clock.
@@ -182,7 +185,7 @@ class Coordinator {
   // the commit. T is absl::Status or an absl::StatusOr.
   template <typename T>
   void PostRequest(absl::AnyInvocable<T(db::Micros now, Effects& fx)> decide,
-                   absl::AnyInvocable<void(T)> done, size_t weight = 1);
+                   absl::AnyInvocable<void(T)> done, size_t weight = 1, size_t runs = 0);
 
   absl::Status Load();
   void RunCore();
@@ -251,15 +254,16 @@ class Coordinator {
   // The queue of tasks for the core thread.
   SteadyMutex mutex_;
   std::deque<Task> mailbox_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_runs_ ABSL_GUARDED_BY(mutex_) = 0;  // sum of Task::runs in mailbox_
   bool poll_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The queue of the thread that calls the scheduler.
-  absl::Mutex scheduler_mutex_;
-  absl::CondVar scheduler_arrived_;
+  SteadyMutex scheduler_mutex_;
   std::deque<absl::AnyInvocable<void()>> scheduler_jobs_ ABSL_GUARDED_BY(scheduler_mutex_);
   bool scheduler_stopping_ ABSL_GUARDED_BY(scheduler_mutex_) = false;
+  bool scheduler_ended_ ABSL_GUARDED_BY(scheduler_mutex_) = true;  // the thread has ended or was not started
 
   std::thread core_;
   std::thread scheduler_thread_;

@@ -10,7 +10,7 @@ namespace scalelab::server {
 
 template <typename T>
 void Coordinator::PostRequest(absl::AnyInvocable<T(db::Micros, Effects&)> decide,
-                              absl::AnyInvocable<void(T)> done, size_t weight) {
+                              absl::AnyInvocable<void(T)> done, size_t weight, size_t runs) {
   auto shared = std::make_shared<absl::AnyInvocable<void(T)>>(std::move(done));
   Task task;
   task.decide = [decide = std::move(decide), shared](db::Micros now, Effects& fx) mutable -> Reply {
@@ -20,15 +20,17 @@ void Coordinator::PostRequest(absl::AnyInvocable<T(db::Micros, Effects&)> decide
   };
   task.refuse = [shared](const absl::Status& status) { (*shared)(status); };
   task.weight = weight;
+  task.runs = runs;
   Post(std::move(task));
 }
 
 void Coordinator::Submit(NewStudy study, Done<int64_t> done) {
+  const size_t runs = study.state->runs.size();
   PostRequest<absl::StatusOr<int64_t>>(
       [this, study = std::move(study)](db::Micros now, Effects& fx) mutable {
         return lifecycle_->Submit(std::move(study), now, fx);
       },
-      std::move(done));
+      std::move(done), /*weight=*/1, runs);
 }
 
 void Coordinator::CancelStudy(int64_t study_id, DoneStatus done) {
@@ -53,12 +55,13 @@ void Coordinator::DeleteStudy(int64_t study_id, DoneStatus done) {
 
 void Coordinator::Retry(int64_t study_id, int64_t run_id, std::unique_ptr<LiveStudy> final_study,
                         int64_t final_changes, DoneStatus done) {
+  const size_t runs = final_study == nullptr ? 0 : final_study->runs.size();
   PostRequest<absl::Status>(
       [this, study_id, run_id, final_study = std::move(final_study), final_changes](db::Micros now,
                                                                                     Effects& fx) mutable {
         return lifecycle_->Retry(study_id, run_id, std::move(final_study), final_changes, now, fx);
       },
-      std::move(done));
+      std::move(done), /*weight=*/1, runs);
 }
 
 void Coordinator::ResumeStudy(int64_t study_id, DoneStatus done) {

@@ -157,15 +157,15 @@ void Coordinator::View(Done<ClusterView> done) {
 }
 
 void Coordinator::PostToScheduler(absl::AnyInvocable<void()> job) {
-  absl::MutexLock lock(&scheduler_mutex_);
+  SteadyMutexLock lock(&scheduler_mutex_);
   scheduler_jobs_.push_back(std::move(job));
-  scheduler_arrived_.Signal();
+  scheduler_mutex_.SignalAll();
 }
 
 bool Coordinator::StepScheduler() {
   absl::AnyInvocable<void()> job;
   {
-    absl::MutexLock lock(&scheduler_mutex_);
+    SteadyMutexLock lock(&scheduler_mutex_);
     if (scheduler_jobs_.empty()) return false;
     job = std::move(scheduler_jobs_.front());
     scheduler_jobs_.pop_front();
@@ -177,9 +177,14 @@ bool Coordinator::StepScheduler() {
 void Coordinator::RunScheduler() {
   while (true) {
     {
-      absl::MutexLock lock(&scheduler_mutex_);
-      while (scheduler_jobs_.empty() && !scheduler_stopping_) scheduler_arrived_.Wait(&scheduler_mutex_);
-      if (scheduler_stopping_) return;  // the next coordinator makes the remaining calls
+      SteadyMutexLock lock(&scheduler_mutex_);
+      while (scheduler_jobs_.empty() && !scheduler_stopping_)
+        scheduler_mutex_.WaitFor(absl::InfiniteDuration());
+      if (scheduler_stopping_) {  // the next coordinator makes the remaining calls
+        scheduler_ended_ = true;
+        scheduler_mutex_.SignalAll();
+        return;
+      }
     }
     StepScheduler();
   }

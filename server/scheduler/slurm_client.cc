@@ -80,11 +80,18 @@ absl::StatusOr<std::map<uid_t, Queue>> SlurmClient::JobsOf(const std::vector<uid
 }
 
 absl::StatusOr<Queue> SlurmClient::Accounted(const std::vector<std::string>& names) const {
-  const absl::StatusOr<std::string> text = Output(
-      {"sacct", "--uid=" + user_, "--allocations", "--noheader", "--parsable2", "--starttime=now-30days",
-       absl::StrCat("--format=", kSacctColumns), absl::StrCat("--name=", absl::StrJoin(names, ","))});
-  if (!text.ok()) return text.status();
-  return ReadQueue("sacct", *text, uid_);
+  std::string text;
+  for (size_t first = 0; first < names.size(); first += kNamesPerQuery) {
+    const size_t last = std::min(first + kNamesPerQuery, names.size());
+    const absl::StatusOr<std::string> part =
+        Output({"sacct", "--uid=" + user_, "--allocations", "--noheader", "--parsable2",
+                "--starttime=now-30days", absl::StrCat("--format=", kSacctColumns),
+                absl::StrCat("--name=", absl::StrJoin(names.begin() + first, names.begin() + last, ","))});
+    if (!part.ok()) return part.status();
+    absl::StrAppend(&text, *part);
+    if (!text.empty() && text.back() != '\n') break;  // incomplete, which ReadQueue reports
+  }
+  return ReadQueue("sacct", text, uid_);
 }
 
 absl::StatusOr<ClusterView> SlurmClient::View() const {

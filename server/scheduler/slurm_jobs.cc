@@ -32,10 +32,27 @@ JobStatus Status(const std::string& token, const std::string& id, State state) {
   return status;
 }
 
+// Writes the script into the directory of the allocation, which must exist before the job writes
+// its output there.
+absl::Status WriteScriptTo(const std::string& directory, const std::string& script) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::ofstream file(directory + "/job.sh", std::ios::trunc);
+  file << script;
+  file.close();
+  if (!error && file) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot write ", directory, "/job.sh: ", error ? error.message() : std::strerror(errno),
+                   "; check the free space and the permissions"));
+}
+
 }  // namespace
 
 SlurmJobs::SlurmJobs(SlurmClient client, SlurmSite& site, Options options)
-    : slurm_(std::move(client)), site_(site), options_(std::move(options)) {}
+    : slurm_(std::move(client)),
+      site_(site),
+      options_(std::move(options)),
+      files_(options_.files_are_here ? std::make_unique<FileLane>(options_.file_timeout) : nullptr) {}
 
 // Returns who cancelled a job. If the job ended before this process called scancel, somebody
 // else cancelled it.
@@ -101,19 +118,23 @@ absl::StatusOr<std::string> SlurmJobs::Submit(const JobRequest& request) {
   return submitted.refusal.status;
 }
 
-// Writes the script into the directory of the allocation, which must exist before the job writes
-// its output there.
 absl::Status SlurmJobs::WriteScript(const JobRequest& request, const std::string& script) {
   const std::string directory = AllocationDirectory(options_.script, request.token);
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  std::ofstream file(directory + "/job.sh", std::ios::trunc);
-  file << script;
-  file.close();
-  if (!error && file) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot write ", directory, "/job.sh: ", error ? error.message() : std::strerror(errno),
-                   "; check the free space and the permissions"));
+  const absl::Status written = files_->Run([directory, script] { return WriteScriptTo(directory, script); });
+  if (!absl::IsUnavailable(written)) return written;
+  return absl::UnavailableError(absl::StrCat(
+      "not submitted: the directory of runs ", options_.script.runs_dir, " does not respond (",
+      written.message(), "); check its filesystem. The job is submitted when the directory responds again"));
+}
+
+// Returns whether the file certainly does not exist.
+bool SlurmJobs::IsMissing(const std::string& file) {
+  const absl::Status missing = files_->Run([file]() -> absl::Status {
+    std::error_code error;  // an error does not show whether the file exists
+    if (std::filesystem::exists(file, error) || error) return absl::OkStatus();
+    return absl::NotFoundError("");
+  });
+  return absl::IsNotFound(missing);
 }
 
 std::vector<JobStatus> SlurmJobs::Statuses(const std::vector<std::string>& tokens, const Queue& queue) {
@@ -162,8 +183,7 @@ JobStatus SlurmJobs::Listed(const std::string& token, const std::vector<QueueRow
   if (status->state == State::kFailed) {
     const std::string output = AllocationDirectory(options_.script, token) + "/job.out";
     absl::StrAppend(&status->reason, "; see ", output);
-    std::error_code error;  // an error does not show whether the file exists
-    if (options_.files_are_here && !std::filesystem::exists(output, error) && !error)
+    if (options_.files_are_here && IsMissing(output))
       absl::StrAppend(&status->reason, ", which does not exist: is that directory visible on every node?");
   }
   job.last = status;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/scheduler/file_lane.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/slurm_client.h"
 #include "server/scheduler/slurm_script.h"
@@ -28,8 +30,9 @@ class SlurmJobs {
     bool files_are_here = true;
     // Returns an error if no job can be submitted at present. If it is not set, jobs can always be submitted.
     std::function<absl::Status()> ready;
-    std::function<absl::Time()> now;               // as in SlurmSchedulerOptions
-    std::function<absl::Time()> wall = absl::Now;  // as in SlurmSchedulerOptions
+    std::function<absl::Time()> now;                 // as in SlurmSchedulerOptions
+    std::function<absl::Time()> wall = absl::Now;    // as in SlurmSchedulerOptions
+    absl::Duration file_timeout = absl::Seconds(5);  // as in SlurmSchedulerOptions
   };
   // `site` must outlive this object.
   SlurmJobs(SlurmClient client, SlurmSite& site, Options options);
@@ -66,10 +69,12 @@ class SlurmJobs {
   JobStatus Uncertain(const std::string& token, const TrackedJob& job, const std::string& why) const;
   void ReadAccounting(std::map<std::string, JobStatus*>& gone);
   absl::Status WriteScript(const JobRequest& request, const std::string& script);
+  bool IsMissing(const std::string& file);
 
   const SlurmClient slurm_;
   SlurmSite& site_;
   const Options options_;
+  const std::unique_ptr<FileLane> files_;  // null if the files are not here
   std::map<std::string, TrackedJob> jobs_;
 };
 

@@ -19,8 +19,9 @@ class SlurmScheduler final : public Scheduler {
         client_(options.runner != nullptr ? *options.runner : runner_,
                 options.runner != nullptr ? *options.runner : runner_, geteuid(), options.command_timeout),
         site_(client_, {options.settle, options.view_age, options.now}),
-        jobs_(client_, site_, {options.script, /*files_are_here=*/true, nullptr, options.now, options.wall}) {
-  }
+        jobs_(client_, site_,
+              {options.script, /*files_are_here=*/true, nullptr, options.now, options.wall,
+               options.file_timeout}) {}
 
   SlurmSite& site() { return site_; }
   std::string name() const override { return "slurm"; }

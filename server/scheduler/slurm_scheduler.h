@@ -43,6 +43,9 @@ struct SlurmSchedulerOptions {
   // Timeout of each of Slurm's programs. It is longer than the time for which they try to reach a controller
   // (about 10 s).
   absl::Duration command_timeout = absl::Seconds(30);
+  // Time limit of operations on files in `script.runs_dir`. After this time Submit returns UNAVAILABLE, so that a file
+  // server that does not respond does not delay the jobs of other studies.
+  absl::Duration file_timeout = absl::Seconds(5);
   // Poll refreshes the output of sinfo that capacity() uses when it is older.
   absl::Duration view_age = absl::Minutes(10);
   // Measures the time between events. Its epoch is arbitrary, and setting the wall clock must not change it.

@@ -118,6 +118,7 @@ class Slurm::Scheduler final : public server::Scheduler {
 std::unique_ptr<server::Scheduler> Slurm::NewScheduler() {
   server::SlurmSchedulerOptions options;
   options.script.runs_dir = kRunsDirectory;
+  options.file_timeout = absl::InfiniteDuration();  // the time of the machine must not change a simulation
   options.now = [this] { return absl::UnixEpoch() + world_.queue.Steady(); };
   options.wall = [this] { return world_.queue.Wall(); };
   options.runner = agent_ != nullptr ? agent_ : this;

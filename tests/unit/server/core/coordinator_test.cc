@@ -26,6 +26,7 @@ class ObedientScheduler final : public Scheduler {
   Capacity capacity() const override { return {}; }
   absl::StatusOr<std::string> Submit(const JobRequest& request) override {
     if (!submits++) submitted.set_value(request);
+    while (hangs) absl::SleepFor(absl::Milliseconds(1));
     if (silent) return absl::UnavailableError("the submit timed out");
     if (refuses) return absl::InvalidArgumentError("no such partition");
     return "1";
@@ -50,6 +51,7 @@ class ObedientScheduler final : public Scheduler {
   std::atomic<size_t> cancels = 0;  // jobs
   std::atomic<bool> away = false;
   std::atomic<bool> refuses = false;
+  std::atomic<bool> hangs = false;  // whether Submit blocks
   std::atomic<int> views = 0;
   std::promise<JobRequest> submitted;  // the first
   std::atomic<int> submits = 0;
@@ -260,6 +262,29 @@ TEST_F(CoordinatorTest, ARequestIsRefusedWhileTooManyWaitForTheCoreThread) {
   EXPECT_TRUE(Submit(World::Spec({1})).ok()) << "the queue is empty again";
 }
 
+TEST_F(CoordinatorTest, AStudyIsRefusedWhileTooManyRunsWaitForTheCoreThread) {
+  const v1::StudySpec spec = World::Spec({1}, 100'000);
+  std::promise<void> blocked, release;
+  coordinator_->Read([&](const State*) {
+    blocked.set_value();
+    release.get_future().wait();
+  });
+  blocked.get_future().wait();
+  std::atomic<int> accepted = 0;
+  absl::Status refused;
+  for (int i = 0; i < 3; ++i) {
+    coordinator_->Submit(MakeNewStudy(spec, *ExpandStudy(spec), "ann", ""),
+                         [&](const absl::StatusOr<int64_t>& id) { accepted += id.ok() ? 1 : 0; });
+  }
+  const v1::StudySpec small = World::Spec({1});
+  coordinator_->Submit(MakeNewStudy(small, *ExpandStudy(small), "ann", ""),
+                       [&](const absl::StatusOr<int64_t>& id) { refused = id.status(); });
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  release.set_value();
+  while (accepted < 3) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(Submit(small).ok()) << "the queue is empty again";
+}
+
 TEST_F(CoordinatorTest, ManyWhoLookAtTheClusterAreOneQuestionToTheScheduler) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(View().ok());
   EXPECT_EQ(scheduler_->views, 1);
@@ -280,6 +305,16 @@ TEST_F(CoordinatorTest, NobodyWaitsForASchedulerThatIsKnownToBeAway) {
   PollUntil(/*away=*/false);
   EXPECT_EQ(Health().since, 0);
   EXPECT_TRUE(View().ok());
+}
+
+TEST_F(CoordinatorTest, StopsInBoundedTimeWhileACallOfTheSchedulerHangs) {
+  scheduler_->hangs = true;
+  ASSERT_TRUE(Submit(World::Spec({1})).ok());
+  scheduler_->submitted.get_future().wait();
+  EXPECT_FALSE(coordinator_->Stop(absl::Milliseconds(50)));
+  EXPECT_FALSE(coordinator_->Stop()) << "the call is still in flight";
+  scheduler_->hangs = false;
+  while (!coordinator_->Stop()) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(CoordinatorTest, AStoppedCoordinatorRefusesAView) {

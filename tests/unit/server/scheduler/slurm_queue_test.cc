@@ -91,7 +91,7 @@ class PrintingRunner final : public CommandRunner {
   const std::string text_, error_;
 };
 
-// A squeue that lists a job for the first and the last name of each query.
+// A squeue or sacct that lists a job for the first and the last name of each query.
 class NamedJobs final : public CommandRunner {
  public:
   absl::StatusOr<CommandResult> Run(const std::vector<std::string>& argv, const std::string&,
@@ -127,8 +127,12 @@ TEST(SlurmQueue, QueriesManyNamesInParts) {
   const auto queues = SlurmClient(squeue, squeue, kUs, absl::Seconds(1)).JobsOf({kUs}, names);
   ASSERT_TRUE(queues.ok()) << queues.status();
   EXPECT_EQ(queues->at(kUs).jobs.size(), 6u);
-  for (const int i : {0, 999, 1000, 1999, 2000, 2499})
+  const auto ended = SlurmClient(squeue, squeue, kUs, absl::Seconds(1)).Accounted(names);
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  for (const int i : {0, 999, 1000, 1999, 2000, 2499}) {
     EXPECT_TRUE(queues->at(kUs).jobs.contains(names[i])) << i;
+    EXPECT_TRUE(ended->jobs.contains(names[i])) << i;
+  }
 }
 
 TEST(SlurmQueue, ACancellationThatDidNotReachAllJobsHasFailed) {
