@@ -212,12 +212,13 @@ bool Lifecycle::StopIsOverdue(const LiveAllocation& allocation, const LiveAttemp
   return until - attempt.stopping_since > options_.stop_timeout;
 }
 
-// Cancels an allocation if one of its workers is silent.
+// Cancels an allocation if one of its workers is silent. The workers of a suspended job cannot report, also while
+// the scheduler does not answer.
 void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   db::AllocationRow& row = allocation.row;
   const bool live =
       row.state == db::AllocationState::kRunning || row.state == db::AllocationState::kReleasing;
-  if (!live || allocation.cancel_sent) return;
+  if (!live || allocation.cancel_sent || allocation.suspended) return;
   for (int node = 0; node < row.nodes; ++node) {
     const auto worker = allocation.workers.find(node);
     if (worker != allocation.workers.end()) {

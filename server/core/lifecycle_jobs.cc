@@ -199,13 +199,15 @@ void Lifecycle::JobsPolled(const std::vector<JobStatus>& jobs, db::Micros asked,
         fx.batch.allocations.push_back(row);
       }
       allocation.ending = job.ending;
-      allocation.suspended = job.suspended;
+      const bool was_suspended = std::exchange(allocation.suspended, job.suspended);
       // Cancel the job again, because the earlier cancel may have failed. A job that is ending stays in the
       // list for some time.
       if (allocation.cancel_sent && now >= allocation.cancel_again_at) CancelAgain(allocation, now, fx);
-      if (job.suspended) {
+      if (job.suspended || was_suspended) {  // no poll has shown that workers could report before
         for (auto& [node, worker] : allocation.workers) worker.last_seen = now;
         allocation.listening_since = now;
+      }
+      if (job.suspended) {
         for (LiveAttempt* stopped : state_.attempts_of(allocation)) stopped->stop_sent.clear();
       }
       LiveAttempt* attempt = state_.attempt(allocation.attempt_id);

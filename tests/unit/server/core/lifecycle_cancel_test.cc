@@ -106,8 +106,20 @@ TEST(Lifecycle, ASuspendedJobIsNotCancelledForSilence) {
     w.After(20);
   }
   EXPECT_FALSE(w.Cancelled(w.job));
-  w.After(60);
-  EXPECT_TRUE(w.Cancelled(w.job));
+}
+
+TEST(Lifecycle, ASuspendedJobIsNotCancelledForSilenceWhileTheSchedulerDoesNotAnswer) {
+  OneRun w;
+  JobStatus suspended{w.job, "job-1", JobState::kRunning, "it is suspended"};
+  suspended.suspended = true;
+  w.lifecycle.JobsPolled({suspended}, w.now, w.now, w.fx);
+  for (int poll = 0; poll < 10; ++poll) w.After(20);  // polls fail, and the job may still be suspended
+  EXPECT_FALSE(w.Cancelled(w.job));
+  w.Job(w.job, JobState::kRunning);  // its worker continues, and has not reported yet
+  w.After(20);
+  EXPECT_FALSE(w.Cancelled(w.job));
+  w.After(20);
+  EXPECT_TRUE(w.Cancelled(w.job)) << "its worker is silent although it is not suspended";
 }
 
 // A study of two runs, the first of which is executed and then cancelled.
