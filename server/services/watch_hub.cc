@@ -75,19 +75,33 @@ void WatchHub::Join(int64_t study_id, std::shared_ptr<WatchStream> stream) {
       [this, study_id](absl::Status not_live) { End(study_id, not_live); });
 }
 
-// Describes the current state, because the last report may be older than a change that the caller has made.
+// Describes the current state, because the last report may be older than a change that the caller has made. All streams
+// that join before the core thread answers share one description.
 void WatchHub::DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream) {
-  coordinator_.Read([this, study_id, stream = std::move(stream)](const State* state) {
-    if (state == nullptr) return stream->Fail(NoState());
-    const LiveStudy* study = state->study(study_id);
-    if (study == nullptr) return;  // the final state was reported
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto [joining, first] = joining_.try_emplace(study_id);
+    joining->second.push_back(std::move(stream));
+    if (!first) return;
+  }
+  coordinator_.Read([this, study_id](const State* state) {
     auto described = std::make_shared<WatchStream::State>();
-    described->response = Describe(*study, *state);
+    std::vector<std::shared_ptr<WatchStream>> streams;
     {
       absl::MutexLock lock(&mutex_);
+      streams = std::move(joining_.extract(study_id).mapped());
       described->sequence = ++sequence_;
     }
-    pool_.Run([stream, described](const absl::Status&) { stream->Offer(described); });
+    if (state == nullptr) {
+      for (const auto& joined : streams) joined->Fail(NoState());
+      return;
+    }
+    const LiveStudy* study = state->study(study_id);
+    if (study == nullptr) return;  // the final state was reported
+    described->response = Describe(*study, *state);
+    pool_.Run([streams = std::move(streams), described = std::move(described)](const absl::Status&) {
+      for (const auto& joined : streams) joined->Offer(described);
+    });
   });
 }
 

@@ -41,7 +41,7 @@ class WatchHub {
   using Streams = std::unordered_map<WatchStream*, std::shared_ptr<WatchStream>>;
   v1::WatchStudyResponse Describe(const LiveStudy& study, const State& state);
   // Sends the current state of a study that has other watchers.
-  void DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream);
+  void DescribeTo(int64_t study_id, std::shared_ptr<WatchStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sends a state to all watchers of the study. The core thread calls this function. Returns false to
   // end the reports.
   bool Report(int64_t study_id, const LiveStudy& study, const State& state, bool final)
@@ -59,6 +59,8 @@ class WatchHub {
   absl::Mutex mutex_;
   // The watchers of each study, while the coordinator reports its changes.
   std::unordered_map<int64_t, Streams> watched_ ABSL_GUARDED_BY(mutex_);
+  // Watchers that wait for the description of DescribeTo, by study.
+  std::unordered_map<int64_t, std::vector<std::shared_ptr<WatchStream>>> joining_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<WatchStream*, int64_t> study_of_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, int> open_by_peer_ ABSL_GUARDED_BY(mutex_);
   int open_ ABSL_GUARDED_BY(mutex_) = 0;
