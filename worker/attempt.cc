@@ -247,7 +247,8 @@ absl::Status Attempt::WriteLaunch() {
 void Attempt::OnStarted(absl::StatusOr<int> pid) {
   if (!pid.ok()) {
     job_ = 0;
-    Fail(v1::Attempt::LAUNCH_ERROR, 127, std::string(pid.status().message()));
+    Fail(absl::IsUnavailable(pid.status()) ? v1::Attempt::STORAGE_ERROR : v1::Attempt::LAUNCH_ERROR, 127,
+         std::string(pid.status().message()));
   } else {
     spdlog::info("Attempt {} ({}) started, process {}", token(), desired_.run(), *pid);
     phase_ = Phase::kRunning;

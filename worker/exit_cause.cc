@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kTailBytes = 16384;
 constexpr size_t kWordsBytes = 300;
 constexpr int kLastSignal = 64;
+constexpr char kCannotWrite[] = "scalelab-rank: cannot write '";  // see rank_main.cc
 
 std::string Tail(const std::string& path) { return ReadTail(path, kTailBytes); }
 
@@ -44,6 +45,7 @@ std::string Readable(absl::string_view text) {
 
 struct LauncherWords {
   std::string text;
+  std::string unwritable;  // the line of a rank whose output file could not be opened
   bool out_of_memory = false;
   bool crashed = false;     // the launcher itself crashed; a rank's own crash report is in the rank's file
   bool task = false;        // srun has started a task, so Slurm is not the cause
@@ -111,6 +113,7 @@ LauncherWords WordsOf(const std::string& path, bool torchrun) {
     words.out_of_memory = words.out_of_memory || of_memory;
     const bool of_task = IsOfTask(line);
     words.task = words.task || of_task;
+    if (words.unwritable.empty() && absl::StartsWith(line, kCannotWrite)) words.unwritable = Readable(line);
     root_cause = root_cause || absl::StartsWith(line, "Root Cause (first observed failure)");
     if (!words.rank && !torchrun) words.rank = RankIn(line);
     if (!words.rank && torchrun && root_cause) words.rank = TorchrunRankIn(line);
@@ -163,6 +166,9 @@ ExitCause JudgeExit(const JobResult& result, const std::string& launcher, int ra
   };
   if (said.out_of_memory)
     return {v1::Attempt::OUT_OF_MEMORY, Sentence("A rank ran out of memory", said.text)};
+  // The launcher ends the other ranks by signals, so examine this before the exit status.
+  if (launched && absl::StartsWith(words, kCannotWrite)) return {v1::Attempt::STORAGE_ERROR, words + "."};
+  if (!said.unwritable.empty()) return {v1::Attempt::STORAGE_ERROR, said.unwritable + "."};
   const int signal = result.exit_status - 128;
   if (signal > 0 && signal <= kLastSignal) {
     const std::string what = absl::StrCat(said.crashed ? launcher + " itself" : "A rank",

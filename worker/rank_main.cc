@@ -67,7 +67,7 @@ bool Redirect(int target, const char* directory, const char* rank, const char* e
   // Does not wait for the reader of a FIFO.
   const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0 && dup2(fd, target) >= 0) return true;
-  fprintf(stderr, "scalelab-rank: cannot write '%s': %s\n", path, strerror(errno));
+  fprintf(stderr, "scalelab-rank: cannot write '%s': %s\n", path, strerror(errno));  // see exit_cause.cc
   return false;
 }
 

@@ -132,7 +132,9 @@ void SpawnerProcesses::Dispatch(const std::string& frame) {
   const Pending job = std::move(it->second);
   jobs_.erase(it);
   if (type == Wire::kFailed) {
-    job.started(absl::NotFoundError(reader.GetString()));
+    const std::string message = reader.GetString();
+    const bool of_output = reader.Get<uint8_t>() != 0;
+    job.started(of_output ? absl::UnavailableError(message) : absl::NotFoundError(message));
   } else {
     JobResult result;
     result.exit_status = reader.Get<int32_t>();

@@ -48,8 +48,9 @@ struct JobResult {
 class Processes {
  public:
   // Callbacks run on the loop's thread, after Start has returned. `started` is called once, with the id of
-  // the first process or with the reason why a command could not be started (NOT_FOUND); in that case no
-  // command keeps running. If the job started, `ended` is called once.
+  // the first process or with the reason why a command could not be started; in that case no command keeps running. The
+  // reason is UNAVAILABLE if a file of its output could not be opened, otherwise NOT_FOUND. If the job started, `ended` is
+  // called once.
   using Started = std::function<void(absl::StatusOr<int>)>;
   using Ended = std::function<void(JobResult)>;
 

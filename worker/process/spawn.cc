@@ -104,7 +104,8 @@ std::string ProgramOf(const Command& command) {
 
 }  // namespace
 
-pid_t Spawn(const Command& command, std::string* error) {
+pid_t Spawn(const Command& command, std::string* error, bool* of_output) {
+  *of_output = false;
   if (command.argv.empty() || command.argv[0].empty()) {
     *error = "There is no program to start: the command is empty.";
     return -1;
@@ -142,6 +143,7 @@ pid_t Spawn(const Command& command, std::string* error) {
     while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     *error = std::string("Could not start '") + program + "'";
+    *of_output = plan.failed == plan.output || plan.failed == plan.error;
     if (plan.failed != program) *error += std::string(", because of '") + plan.failed + "'";
     *error += std::string(": ") + strerror(plan.failure) + ".";
     return -1;

@@ -45,7 +45,8 @@ struct RunningJob {
   std::set<pid_t> sessions;                    // sessions of all its commands
   int exit_status = 0;
   int failed = -1;
-  std::string error;  // why a command could not be started; empty if all were started
+  std::string error;             // why a command could not be started; empty if all were started
+  bool error_of_output = false;  // a file of its output could not be opened
 };
 
 class Spawner {
@@ -124,7 +125,7 @@ class Spawner {
       command.output = reader.GetString();
       command.error = reader.GetString();
       command.cpus = reader.GetNumbers();
-      const pid_t pid = Spawn(command, &job.error);
+      const pid_t pid = Spawn(command, &job.error, &job.error_of_output);
       if (pid < 0) break;
       if (first == 0) first = pid;
       job.alive[pid] = static_cast<int>(i);
@@ -240,7 +241,13 @@ class Spawner {
   }
 
   void SendEnd(uint64_t id, const RunningJob& job) {
-    if (!job.error.empty()) return Send(FrameWriter(Wire::kFailed).Put(id).Put(job.error).Finish());
+    if (!job.error.empty()) {
+      return Send(FrameWriter(Wire::kFailed)
+                      .Put(id)
+                      .Put(job.error)
+                      .Put(static_cast<uint8_t>(job.error_of_output))
+                      .Finish());
+    }
     Send(FrameWriter(Wire::kEnded)
              .Put(id)
              .Put(static_cast<int32_t>(job.exit_status))

@@ -14,7 +14,7 @@ enum class Wire : uint8_t {
   kStop = 2,     // to the spawner: id, grace
   kNotify = 6,   // to the spawner: id
   kStarted = 3,  // id, pid
-  kFailed = 4,   // id, message
+  kFailed = 4,   // id, message, whether a file of the output could not be opened
   kEnded = 5,    // id, exit status, failed command, stopped
 };
 

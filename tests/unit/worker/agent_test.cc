@@ -352,6 +352,16 @@ TEST_F(AgentTest, SaysThatAProgramCouldNotBeStarted) {
   EXPECT_THAT(status.message(), HasSubstr("'program'"));
 }
 
+TEST_F(AgentTest, ReportsAnOutputFileThatCannotBeCreatedAsAStorageError) {
+  StartAgent();
+  AnswerPoll(Desired({kToken}));
+  WaitForJob().started(
+      absl::UnavailableError("Could not start 'program', because of '/runs/rank-0.out': No space."));
+  const AttemptStatus status = WaitForState(AttemptStatus::ENDED);
+  EXPECT_EQ(status.cause(), v1::Attempt::STORAGE_ERROR);
+  EXPECT_THAT(status.message(), HasSubstr("/runs/rank-0.out"));
+}
+
 TEST_F(AgentTest, SaysThatAnEngineOrADirectoryCannotBeHad) {
   StartAgent();
   auto desired = Desired({kToken});

@@ -156,6 +156,23 @@ TEST(JudgeExit, CallsItALaunchErrorWhenTheRankProgramCannotBeStarted) {
   EXPECT_EQ(JudgeExit(Ended(127), "mpirun", 2, dir.path()).cause, Attempt::LAUNCH_ERROR);
 }
 
+TEST(JudgeExit, CallsItAStorageErrorWhenTheOutputOfARankCannotBeCreated) {
+  constexpr char kError[] = "scalelab-rank: cannot write '/runs/rank-1.err': Disk quota exceeded";
+  TempDir dir;
+  Append(dir / "rank-0.err", "");
+  Append(dir / "launcher.err", absl::StrCat(kError,
+                                            "\nsrun: error: n0: task 1: Exited with exit code 126\n"
+                                            "srun: error: n0: task 0: Terminated\n"));
+  for (const int status : {126, 143}) {  // the other rank was ended by a signal
+    const ExitCause judged = JudgeExit(Ended(status), "srun", 2, dir.path());
+    EXPECT_EQ(judged.cause, Attempt::STORAGE_ERROR);
+    EXPECT_EQ(judged.message, absl::StrCat(kError, "."));
+  }
+  TempDir started;
+  Append(started / "rank-0.err", "scalelab-rank: cannot write '/runs/rank-0.out': No space left on device\n");
+  EXPECT_EQ(JudgeExit(Ended(126), "mpirun", 1, started.path()).cause, Attempt::STORAGE_ERROR);
+}
+
 TEST(JudgeExit, QuotesWhatSrunSaysOfTheFirstRankThatDied) {
   TempDir dir;
   Append(dir / "rank-0.err", "");

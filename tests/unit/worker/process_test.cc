@@ -143,6 +143,7 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
   Start({missing});
   ASSERT_TRUE(loop_.RunUntil([&] { return started_.has_value(); }, kPatience));
   EXPECT_EQ(started_->status().message(), "Could not start '/nowhere/program': No such file or directory.");
+  EXPECT_TRUE(absl::IsNotFound(started_->status()));
 
   started_.reset();
   Command nowhere = Shell("true");
@@ -150,6 +151,7 @@ TEST_F(ProcessTest, SaysWhyACommandCannotBeStarted) {
   Start({nowhere});
   ASSERT_TRUE(loop_.RunUntil([&] { return started_.has_value(); }, kPatience));
   EXPECT_THAT(started_->status().message(), HasSubstr("/nowhere/out"));
+  EXPECT_TRUE(absl::IsUnavailable(started_->status())) << "a file of its output could not be opened";
   EXPECT_FALSE(ended_.has_value());
 }
 
