@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -44,9 +42,8 @@ std::string GitRootOf(const std::string& file) {
 
 // Returns whether the file is a program in machine code, such as an interpreter. `path` may be a symlink.
 bool IsElf(const std::string& path) {
-  std::array<char, 4> magic{};
-  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
-  return absl::string_view(magic.data(), magic.size()) == "\177ELF";
+  std::error_code error;
+  return ReadHead(std::filesystem::canonical(path, error).string(), 4) == "\177ELF";
 }
 
 std::string FirstLine(const std::string& path) {

@@ -1,5 +1,7 @@
 #include "worker/node_info.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <sched.h>
 #include <sys/uio.h>
@@ -12,10 +14,13 @@
 #include <fstream>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "files/regular_file.h"
 #include "proto/utf8.h"
 
 namespace scalelab::worker {
@@ -100,14 +105,18 @@ bool SingleCopyAllowed() {
 }
 
 std::string FileSha256(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return "";
+  std::error_code error;  // `path` may be a symlink
+  const absl::StatusOr<int> fd = OpenRegularFile(std::filesystem::canonical(path, error).string(), O_RDONLY);
+  if (!fd.ok()) return "";
+  const absl::Cleanup closing = [&fd] { close(*fd); };
   const Digest digest = NewDigest();
   std::vector<char> buffer(1 << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    EVP_DigestUpdate(digest.get(), buffer.data(), static_cast<size_t>(file.gcount()));
-  }
-  return file.bad() ? "" : Finish(digest);  // bad: a read has failed, so a part of the file is missing
+  ssize_t got = 0;
+  do {
+    got = read(*fd, buffer.data(), buffer.size());
+    if (got > 0) EVP_DigestUpdate(digest.get(), buffer.data(), static_cast<size_t>(got));
+  } while (got > 0 || (got < 0 && errno == EINTR));
+  return got < 0 ? "" : Finish(digest);
 }
 
 std::string Sha256(const std::string& bytes) {

@@ -37,11 +37,22 @@ TEST(Sha256, IsTheStandardOne) {
   EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST(FileSha256, IsEmptyIfAReadFails) {
+TEST(FileSha256, IsEmptyIfTheFileIsNotARegularOne) {
   TempDir dir;
-  EXPECT_EQ(FileSha256(dir.path()), "") << "a directory can be opened, but not read";
+  EXPECT_EQ(FileSha256(dir.path()), "");
+  EXPECT_EQ(FileSha256(dir / "missing"), "");
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink(dir / "fifo", dir / "link to fifo");
+  EXPECT_EQ(FileSha256(dir / "fifo"), "") << "does not wait for a writer";
+  EXPECT_EQ(FileSha256(dir / "link to fifo"), "");
+}
+
+TEST(FileSha256, IsThatOfTheContent) {
+  TempDir dir;
   Append(dir / "file", "abc");
+  std::filesystem::create_symlink(dir / "file", dir / "link");
   EXPECT_EQ(FileSha256(dir / "file"), Sha256("abc"));
+  EXPECT_EQ(FileSha256(dir / "link"), Sha256("abc"));
 }
 
 // A Processes that answers `--version` only when the test decides.
