@@ -91,9 +91,11 @@ std::vector<Engine> Engines() {
       {"zero2", with("native/zero2", [](TrainingSpec&) {})},
       {"zero2_find_unused", with("native/zero2", [](TrainingSpec& s) { s.find_unused_parameters = true; })},
       {"zero2_static_graph", with("native/zero2", [](TrainingSpec& s) { s.static_graph = true; })},
+      {"zero2_fp16", with("native/zero2", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })},
       {"zero3", with("native/zero3", [](TrainingSpec&) {})},
       {"zero3_find_unused", with("native/zero3", [](TrainingSpec& s) { s.find_unused_parameters = true; })},
       {"zero3_static_graph", with("native/zero3", [](TrainingSpec& s) { s.static_graph = true; })},
+      {"zero3_bf16", with("native/zero3", [](TrainingSpec& s) { s.gradient_compression = "bf16"; })},
       {"horovod_fp16", with("native/horovod", [](TrainingSpec& s) { s.gradient_compression = "fp16"; })}};
 }
 

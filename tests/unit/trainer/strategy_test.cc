@@ -1,9 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "catalog/engines.h"
 #include "tests/fakes/thread_communicator.h"
@@ -129,6 +133,41 @@ TEST(DdpStrategy, RebuildsBucketsInTheOrderOfRankZerosGradients) {
     EXPECT_EQ(order, (std::vector<int>{3, 2, 0, 1}));
     EXPECT_EQ(step(), order);
   });
+}
+
+class WatchedCommunicator : public ThreadCommunicator {
+ public:
+  using ThreadCommunicator::ThreadCommunicator;
+  void Broadcast(const at::Tensor& tensor, int root) override {
+    if (before_broadcast) before_broadcast();
+    ThreadCommunicator::Broadcast(tensor, root);
+  }
+  std::function<void()> before_broadcast;
+};
+
+// Gradients keep the memory of the old buckets, so both kinds of buckets would exist at the same time.
+TEST(DdpStrategy, DiscardsGradientsBeforeItRebuildsBuckets) {
+  const auto models = EqualModels(2);
+  const auto group = std::make_shared<ThreadCommunicator::Group>(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      WatchedCommunicator c(group, r);
+      SmallModel& model = *models[r];
+      DdpStrategy strategy(model, c, {});
+      strategy.Backward(LossOf(model, Images(0, 4)));
+      EXPECT_TRUE(model.first.grad().defined());
+      bool rebuilt = false;
+      c.before_broadcast = [&] {  // of the order of parameters
+        rebuilt = true;
+        for (const at::Tensor& parameter : model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+      };
+      strategy.Backward(LossOf(model, Images(0, 4)));
+      EXPECT_TRUE(rebuilt);
+      EXPECT_TRUE(model.first.grad().defined());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(DdpStrategy, LeavesUnusedParametersOfAStaticGraphOutOfTheBuckets) {

@@ -87,13 +87,14 @@ void DdpStrategy::DiscardStep() {
   times_.Discard();
 }
 
-// Discards the gradients of the previous step.
+// Discards the gradients of the previous step. They are views of the old buckets, whose memory must be free before new buckets
+// are made.
 void DdpStrategy::BeginStep() {
   if (in_step_) return;
   in_step_ = true;
-  if (order_ == Order::kArriving) RebuildBuckets();
   used_.assign(parameters_.size(), 0);
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  if (order_ == Order::kArriving) RebuildBuckets();
 }
 
 // Copies the first gradient of a step into the bucket, and makes grad() a view of the bucket. Autograd adds
@@ -132,6 +133,7 @@ void DdpStrategy::RebuildBuckets() {
   communicator_.Broadcast(agreed, 0);
   std::copy_n(static_cast<const int64_t*>(agreed.data_ptr()), order.size(), order.begin());
   std::erase_if(order, [&](int i) { return never_used_[i]; });
+  started_.clear();  // these operations have ended, and may keep the memory of the old buckets
   MakeBuckets(order);
   order_ = Order::kFinal;
 }
@@ -240,6 +242,18 @@ void DdpStrategy::LoadState(const std::vector<NamedTensors>& of_ranks) {
   std::vector<NamedTensors> of_reducers;
   for (const NamedTensors& of_rank : of_ranks) of_reducers.push_back(Below(of_rank, kReducer));
   reducer_->LoadState(of_reducers, parameters_.front().device());
+}
+
+ModelMemory DdpStrategy::Memory(const ModelMemory& found) const {
+  ModelMemory memory = found;
+  memory.gradients += reducer_->ErrorBytes();
+  return memory;
+}
+
+ModelMemory DdpStrategy::MemoryByFormula(double parameters) const {
+  return {.parameters = parameters,
+          .gradients = parameters + reducer_->ErrorBytesByFormula(parameters_),
+          .optimizer = parameters};
 }
 
 void DdpStrategy::AppendMetrics(std::vector<Metric>& metrics) const {

@@ -56,6 +56,9 @@ class DdpStrategy : public GradientStrategy {
   // the state of the reducer.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
+  // The errors of the reducer count as gradients.
+  ModelMemory Memory(const ModelMemory& found) const override;
+  ModelMemory MemoryByFormula(double parameters) const override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;
 
   // Returns the buckets of the last step.

@@ -137,8 +137,8 @@ class CompressingReducer : public GradientReducer {
     std::vector<CompressedPart> parts;
     std::vector<at::Tensor> exact;  // views of the bucket: gradients that are averaged exactly
     for (size_t k = 0; k < bucket.parameters.size(); ++k) {
-      const at::Tensor matrix = step_ <= start_step_ ? at::Tensor() : MatrixOf(bucket.views[k]);
-      if (!matrix.defined() || !compressor_->Takes(matrix.size(0), matrix.size(1))) {
+      const at::Tensor matrix = CompressedMatrixOf(bucket.views[k]);
+      if (!matrix.defined()) {
         exact.push_back(bucket.views[k].as_strided({bucket.views[k].numel()}, {1}));
         continue;
       }
@@ -162,6 +162,20 @@ class CompressingReducer : public GradientReducer {
 
   std::string WhyNotRecorded() const override {
     return "gradient_compression keeps errors from step to step; use none, fp16 or bf16";
+  }
+
+  double ErrorBytes() const override {
+    double bytes = 0;
+    for (const auto& [parameter, error] : errors_) bytes += static_cast<double>(error.nbytes());
+    return bytes;
+  }
+
+  double ErrorBytesByFormula(const std::vector<at::Tensor>& parameters) const override {
+    double bytes = 0;
+    for (const at::Tensor& parameter : parameters) {
+      if (CompressedMatrixOf(parameter.detach()).defined()) bytes += static_cast<double>(parameter.nbytes());
+    }
+    return bytes;
   }
 
   void AppendMetrics(std::vector<Metric>& metrics) const override {
@@ -209,6 +223,13 @@ class CompressingReducer : public GradientReducer {
     std::unique_ptr<Compressor::Exchange> work_;
     bool done_ = false;
   };
+
+  // Returns the gradient, or a tensor with the shape and strides of the gradient, as a matrix. Returns an undefined tensor if
+  // it is averaged exactly in this step.
+  at::Tensor CompressedMatrixOf(const at::Tensor& gradient) const {
+    const at::Tensor matrix = step_ <= start_step_ ? at::Tensor() : MatrixOf(gradient);
+    return matrix.defined() && compressor_->Takes(matrix.size(0), matrix.size(1)) ? matrix : at::Tensor();
+  }
 
   const std::unique_ptr<Compressor> compressor_;
   const int64_t start_step_;

@@ -339,13 +339,15 @@ ModelMemory ZeroStrategy::Memory(const ModelMemory& found) const {
     memory.parameters += BytesOf({gathered_ ? bucket.own_values : bucket.values});
     memory.gradients += BytesOf({options_.stage == 1 ? bucket.gradients : bucket.own_gradients});
   }
+  if (reducer_) memory.gradients += reducer_->ErrorBytes();
   return memory;
 }
 
 ModelMemory ZeroStrategy::MemoryByFormula(double parameters) const {
-  const double part = parameters / communicator_.size();
+  const double part = parameters / communicator_.size(),
+               errors = reducer_ ? reducer_->ErrorBytesByFormula(parameters_) : 0;
   return {.parameters = options_.stage > 2 ? part : parameters,
-          .gradients = options_.stage > 1 ? part : parameters,
+          .gradients = options_.stage > 1 ? part : parameters + errors,
           .optimizer = part};
 }
 

@@ -125,6 +125,20 @@ TEST_F(OnGpu, SynchronisesBatchNormalisationBetweenRanks) {
   EXPECT_LT(Deviation(run.Losses(), expected), 2e-3);
 }
 
+// The step of one rank contains operations of NCCL too if batch normalization is synchronous.
+TEST_F(OnGpu, RecordsTheOperationsOfNccl) {
+  const json more = {
+      {"backend", "nccl"}, {"batch_norm", "sync"}, {"learning_rate", 0.005}, {"warmup_steps", 10}};
+  const Result plain = Run({Gpu(1, more)});
+  json recorded = more;
+  recorded["cuda_graph"] = true;
+  const Result graph = Run({Gpu(1, recorded)});
+  ASSERT_EQ(plain.status, 0);
+  ASSERT_EQ(graph.status, 0);
+  EXPECT_LT(Deviation(graph.Losses(), plain.Losses()), 2e-3);
+  EXPECT_FALSE(graph.Of(0, "step").back()["metrics"].contains("step/forward_s")) << "it was not recorded";
+}
+
 TEST_F(OnGpu, TrainsOverNccl) {
   const Result one = Run({Gpu(1, {{"backend", "nccl"}, {"max_steps", "8"}})});
   ASSERT_EQ(one.status, 0);

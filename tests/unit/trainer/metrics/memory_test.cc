@@ -189,11 +189,24 @@ std::vector<Case> Cases() {
   servers.server_ranks = 2;
   async.consistency = "async";
   replicas.replicas = 2;
-  const ModelMemory whole{kModel, kModel, kModel};
+  const auto compressed = [](const char* engine, const char* form) {
+    TrainingSpec spec = Engine(engine);
+    spec.gradient_compression = form;
+    return spec;
+  };
+  TrainingSpec not_yet = compressed("native/ddp", "top-k");
+  not_yet.compression_start_step = 10;  // after the end of the run
+  const ModelMemory whole{kModel, kModel, kModel}, with_errors{kModel, 2 * kModel, kModel};
   const double half = kModel / 2;
   return {{"one_rank", Engine("native/ddp"), 1, {whole}},
           {"none", Engine("native/none"), 2, {whole}},
           {"ddp", Engine("native/ddp"), 2, {whole}},
+          {"ddp_bf16", compressed("native/ddp", "bf16"), 2, {whole}},
+          {"powersgd", compressed("native/ddp", "powersgd"), 2, {with_errors}},
+          {"top_k", compressed("native/ddp", "top-k"), 2, {with_errors}},
+          {"top_k_not_yet", not_yet, 2, {whole}},
+          {"onebit", compressed("native/serial", "onebit"), 2, {with_errors}},
+          {"zero1_powersgd", compressed("native/zero1", "powersgd"), 2, {{kModel, 2 * kModel, half}}},
           {"serial", Engine("native/serial"), 2, {whole}},
           {"horovod", Engine("native/horovod"), 2, {whole}},
           {"zero1", Engine("native/zero1"), 2, {{kModel, kModel, half}}},
