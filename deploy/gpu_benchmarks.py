@@ -1,7 +1,8 @@
 """Runs the benchmarks of deploy/gpu-check: the native trainer, and PyTorch eager and compiled. Writes report.json and report.md.
 
 Each benchmark is one run of scalelab-trainer or of an adapter, as the worker starts it. The most important benchmarks come first;
-those that do not fit into the time are listed as left out. Runs with any Python 3.8 that has PyTorch and numpy.
+those that do not fit into the time are listed as left out. The report is written again after each benchmark, so that a failure
+or the end of the time does not lose the earlier results. Runs with any Python 3.8 that has PyTorch and numpy.
 """
 import argparse
 import ctypes
@@ -22,7 +23,7 @@ ALL_REDUCE = 30  # seconds that NCCL's all-reduce and the report need after the 
 LONGEST = 240  # seconds of one benchmark
 SHORTEST = 25  # seconds that must be left for another one
 
-# Name in the report -> engine and options.
+# Name in the report -> engine and options. The first MODES_OF_TARGETS are those that the targets compare.
 MODES = {
     "native, CUDA graph": ("native/ddp", {"cuda_graph": True}),
     "PyTorch, compiled, CUDA graphs": ("pytorch/ddp", {"compile": True, "cuda_graph": True}),
@@ -30,31 +31,36 @@ MODES = {
     "native, eager": ("native/ddp", {}),
     "PyTorch, compiled": ("pytorch/ddp", {"compile": True}),
 }
+MODES_OF_TARGETS = 3
 SMALL = {"dataset": "synthetic", "image_size": 32, "classes": 10, "train_samples": "50000", "warmup_steps": 30, "max_steps": "330"}
 LARGE = {"dataset": "synthetic", "image_size": 224, "classes": 1000, "warmup_steps": 10, "max_steps": "70"}
 
 
 def benchmarks(quick, gpus):
     """Returns (title, mode, engine, spec, ranks) of all benchmarks, the most important ones first."""
-    half, others = ["amp-bf16"], ["amp-fp16", "tf32", "fp32"]
+    half, rest = ["amp-bf16"], ["amp-fp16", "tf32", "fp32"]
     groups = [("resnet50", 128, LARGE, half), ("resnet44", 128, SMALL, half)]
     if not quick:
         groups += [("resnet20", 128, SMALL, half), ("resnet44", 512, SMALL, half), ("resnet20", 512, SMALL, half)]
-        groups += [("resnet50", 128, LARGE, others), ("resnet44", 128, SMALL, others)]
+        groups += [("resnet50", 128, LARGE, rest), ("resnet44", 128, SMALL, rest)]
     found = []
     ranks = gpus if gpus > 1 else 1
     for mode in ("native, eager", "PyTorch, eager") if gpus > 1 else ("native, eager",):
         engine, more = MODES[mode]
         spec = {"model": "resnet50", "precision": "amp-bf16", "backend": "nccl", **LARGE, **more}
         found.append((f"resnet50, batch 128 x {ranks}, amp-bf16, nccl", mode, engine, _spec(spec, 128, ranks), ranks))
-    singles = []
-    for model, batch, sizes, precisions in groups:
-        for precision in precisions:
-            for mode, (engine, more) in MODES.items():
-                spec = {"model": model, "precision": precision, **sizes, **more}
-                singles.append((f"{model}, batch {batch}, {precision}", mode, engine, _spec(spec, batch, 1), 1))
-    first = 2 * len(MODES)
-    return singles[:first] + found + singles[first:]
+
+    def singles(groups, modes):
+        for model, batch, sizes, precisions in groups:
+            for precision in precisions:
+                for mode in modes:
+                    engine, more = MODES[mode]
+                    spec = {"model": model, "precision": precision, **sizes, **more}
+                    yield f"{model}, batch {batch}, {precision}", mode, engine, _spec(spec, batch, 1), 1
+
+    modes = list(MODES)
+    first, others = modes[:MODES_OF_TARGETS], modes[MODES_OF_TARGETS:]
+    return [*singles(groups[:2], first), *found, *singles(groups[:2], others), *singles(groups[2:], modes)]
 
 
 def _spec(spec, batch, ranks):
@@ -65,7 +71,7 @@ def _spec(spec, batch, ranks):
 
 
 class Meter:
-    """Reads the energy counters of GPUs ten times a second, if NVML is there."""
+    """Reads the energy counters of the first `gpus` GPUs of this process ten times a second, if NVML is there."""
 
     def __init__(self, gpus, library="libnvidia-ml.so.1"):
         self.readings, self._gpus, self._stop = [], [], threading.Event()
@@ -73,13 +79,13 @@ class Meter:
             self._nvml = ctypes.CDLL(library)
             if self._nvml.nvmlInit_v2() != 0:
                 return
-            for index in range(gpus):
+            for index in _nvml_indices(gpus):
                 gpu = ctypes.c_void_p()
                 if self._nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)) != 0:
                     self._gpus = []
                     return
                 self._gpus.append(gpu)
-        except (OSError, AttributeError):
+        except (OSError, AttributeError, ValueError):
             self._gpus = []
 
     def __enter__(self):
@@ -103,6 +109,13 @@ class Meter:
                 joules += counter.value / 1000
             self.readings.append((time.time(), joules))
             self._stop.wait(0.1)
+
+
+def _nvml_indices(gpus):
+    """Returns NVML's numbers of the first `gpus` GPUs of this process. NVML ignores CUDA_VISIBLE_DEVICES. Raises ValueError if this
+    variable names GPUs by other means than their numbers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return range(gpus) if visible is None else [int(number) for number in visible.split(",")][:gpus]
 
 
 def joules_between(readings, begin, end):
@@ -139,12 +152,12 @@ def run(trainer, engine, spec, ranks, timeout, adapters=ADAPTERS):
             tail = errors.read()[-500:].strip()
         events = _events(os.path.join(directory, "events-0.jsonl"))
     if late:
-        return {"error": f"it took longer than {timeout:.0f} s"}
+        return {"error": f"it took longer than {timeout:.0f} s", "late": True}
     finish = next((e["metrics"] for e in events if e["event"] == "finish"), None)
     if finish is None:
         return {"error": next((e["message"] for e in events if e["event"] == "error"), tail)}
-    figures = {name: finish[f"run/{name}"] for name in ("throughput", "step_seconds", "device_memory_bytes", "comm_share")
-               if f"run/{name}" in finish}
+    figures = {name: finish[f"run/{name}"] for name in ("throughput", "step_seconds")}
+    figures.update({name: finish[f"run/{name}"] for name in ("device_memory_bytes", "comm_share") if f"run/{name}" in finish})
     joules = energy_of(events, spec["warmup_steps"], meter.readings)
     measured = finish["run/steps"] - spec["warmup_steps"]
     if joules is not None and measured > 0:
@@ -219,7 +232,8 @@ def all_reduce(gpus, limit):
         running = [subprocess.Popen([*argv, str(rank), str(gpus), store], stdout=subprocess.PIPE, text=True) for rank in range(gpus)]
         late = _wait(running, time.monotonic() + limit)
         lines = [process.stdout.read() for process in running][0].splitlines()
-    return [] if late else [json.loads(line) for line in lines]
+    # With NCCL_DEBUG set, NCCL writes other lines.
+    return [] if late else [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def machine():
@@ -281,18 +295,33 @@ def markdown(report):
     return "\n".join(lines) + "\n"
 
 
-def measure(trainer, quick, gpus, limit, adapters=ADAPTERS):
-    """Returns (results, titles that were left out)."""
-    end, results, left_out = time.monotonic() + limit, [], []
+def measure(trainer, quick, gpus, limit, report, adapters=ADAPTERS):
+    """Runs the benchmarks, and appends their results and the titles of those that were left out to `report`. Yields after each of
+    them."""
+    end = time.monotonic() + limit
     for title, mode, engine, spec, ranks in benchmarks(quick, gpus):
-        left = end - time.monotonic()
-        if left < SHORTEST:
-            left_out.append(f"{title}, {mode}")
-            continue
-        figures = run(trainer, engine, spec, ranks, min(left, LONGEST), adapters)
-        results.append({"title": title, "mode": mode, **figures})
-        print(f"{title}, {mode}: {figures.get('error') or format(figures['throughput'], '.0f') + ' samples/s'}", flush=True)
-    return results, left_out
+        allowed = min(end - time.monotonic(), LONGEST)
+        figures = {"late": True}
+        if allowed >= SHORTEST:
+            try:
+                figures = run(trainer, engine, spec, ranks, allowed, adapters)
+            except Exception as error:  # of one benchmark, which must not end the others
+                figures = {"error": f"{type(error).__name__}: {error}"}
+        if figures.pop("late", False) and allowed < LONGEST:
+            report["left_out"].append(f"{title}, {mode}")
+        else:
+            report["benchmarks"].append({"title": title, "mode": mode, **figures})
+            print(f"{title}, {mode}: {figures.get('error') or format(figures['throughput'], '.0f') + ' samples/s'}", flush=True)
+        yield
+
+
+def write(report, directory):
+    """Writes the report to files of a directory. A report that is there stays complete until it is replaced."""
+    os.makedirs(directory, exist_ok=True)
+    for name, text in (("report.json", json.dumps(report, indent=1) + "\n"), ("report.md", markdown(report))):
+        with open(os.path.join(directory, name + ".new"), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(file.name, os.path.join(directory, name))
 
 
 def main():
@@ -311,17 +340,16 @@ def main():
     gpus = len(facts["gpus"])
     limit = LIMIT[options.quick]
     if options.seconds is not None:
-        limit = min(limit, options.seconds - ALL_REDUCE)
-    results, left_out = measure(options.trainer, options.quick, gpus, limit)
-    report = {"machine": facts, "tests": tests_of(options.tests), "benchmarks": results, "left_out": left_out}
+        limit = min(limit, begin + options.seconds - ALL_REDUCE - time.monotonic())
+    report = {"machine": facts, "tests": tests_of(options.tests), "benchmarks": [], "all_reduce": [], "left_out": []}
+    for _ in measure(options.trainer, options.quick, gpus, limit, report):
+        write(report, options.out)
     report["all_reduce"] = all_reduce(gpus, LONGEST if options.seconds is None else max(1, begin + options.seconds - time.monotonic()))
-    os.makedirs(options.out, exist_ok=True)
-    for name, text in (("report.json", json.dumps(report, indent=1) + "\n"), ("report.md", markdown(report))):
-        with open(os.path.join(options.out, name), "w", encoding="utf-8") as file:
-            file.write(text)
+    write(report, options.out)
     tests = report["tests"]
-    failed = [result for result in results if "error" in result]
-    return int(bool(failed) or not report["all_reduce"] or not tests or tests["failures"] > 0 or tests["skipped"] == tests["tests"])
+    failed = [result for result in report["benchmarks"] if "error" in result]
+    done = report["benchmarks"] and report["all_reduce"] and tests
+    return int(bool(failed) or not done or tests["failures"] > 0 or tests["skipped"] == tests["tests"])
 
 
 if __name__ == "__main__":

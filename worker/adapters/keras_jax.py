@@ -246,6 +246,9 @@ def _join(spec, rank, ranks):
 
     jax.config.update("jax_platforms", "cuda" if cuda else "cpu")
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if spec.precision == "tf32" else "highest")
+    if cuda:
+        # By default a process uses all GPUs that it sees. A run of one rank would distribute its batch over them.
+        jax.config.update("jax_cuda_visible_devices", str(local_rank))
     if ranks > 1:
         if not cuda:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")

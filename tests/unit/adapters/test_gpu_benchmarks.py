@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import fixture
 
@@ -54,7 +55,7 @@ class GpuBenchmarks(fixture.InDirectory):
     def test_a_benchmark_that_takes_too_long_is_ended(self):
         self.write("trainer", "#!/bin/sh\nexec sleep 1000\n", 0o755)
         figures = gpu_benchmarks.run(self.trainer, "native/ddp", {"warmup_steps": 0, "global_batch": 1}, 1, 0.2, self.dir)
-        self.assertEqual(figures, {"error": "it took longer than 0 s"})
+        self.assertEqual(figures, {"error": "it took longer than 0 s", "late": True})
 
     def test_the_energy_is_that_of_the_measured_steps(self):
         readings = [(i / 10, 50 * i / 10 if i < 100 else 500 + 250 * (i - 100) / 10) for i in range(301)]
@@ -77,10 +78,52 @@ class GpuBenchmarks(fixture.InDirectory):
         self.assertAlmostEqual(high - low, 300 * (end - begin), delta=3)
 
     def test_what_does_not_fit_into_the_time_is_listed(self):
-        results, left_out = gpu_benchmarks.measure(self.trainer, True, 1, 0, self.dir)
-        self.assertEqual(results, [])
-        self.assertEqual(len(left_out), len(gpu_benchmarks.benchmarks(True, 1)))
-        self.assertIn("resnet50, batch 128, amp-bf16, native, CUDA graph", left_out)
+        report = self.measure(0)
+        self.assertEqual(report["benchmarks"], [])
+        self.assertEqual(len(report["left_out"]), len(gpu_benchmarks.benchmarks(True, 1)))
+        self.assertIn("resnet50, batch 128, amp-bf16, native, CUDA graph", report["left_out"])
+
+    def measure(self, limit):
+        """Returns the report of the quick benchmarks in `limit` seconds, written after each of them."""
+        report = {"machine": {"time": "now", "gpus": ["H"]}, "tests": {}, "benchmarks": [], "all_reduce": [], "left_out": []}
+        for number, _ in enumerate(gpu_benchmarks.measure(self.trainer, True, 1, limit, report, self.dir), 1):
+            gpu_benchmarks.write(report, self.path("report"))
+            with open(self.path("report/report.json"), encoding="utf-8") as file:
+                written = json.load(file)
+            self.assertEqual(len(written["benchmarks"]) + len(written["left_out"]), number)
+        return report
+
+    def test_the_end_of_the_time_during_a_benchmark_leaves_it_out(self):
+        self.write("trainer", "#!/bin/sh\nexec sleep 1000\n", 0o755)
+        gpu_benchmarks.SHORTEST, before = 0.1, gpu_benchmarks.SHORTEST
+        self.addCleanup(setattr, gpu_benchmarks, "SHORTEST", before)
+        report = self.measure(0.2)
+        self.assertEqual(report["benchmarks"], [])
+        self.assertIn("resnet50, batch 128, amp-bf16, native, CUDA graph", report["left_out"])
+
+    def test_a_benchmark_that_breaks_does_not_lose_the_others(self):
+        with open(self.trainer, encoding="utf-8") as file:
+            text = file.read()
+        self.write("trainer", text.replace('"run/throughput"', '"run/other"'), 0o755)
+        self.write("pytorch_ddp.py", text)
+        report = self.measure(600)
+        failed = {r["mode"]: r["error"] for r in report["benchmarks"] if "error" in r}
+        self.assertEqual(failed, {mode: "KeyError: 'run/throughput'" for mode in ("native, CUDA graph", "native, eager")})
+        self.assertEqual(len(report["benchmarks"]), len(gpu_benchmarks.benchmarks(True, 1)))
+        with open(self.path("report/report.md"), encoding="utf-8") as file:
+            self.assertIn("| resnet50, batch 128, amp-bf16 | PyTorch, eager | 100 | 1.00 | 1000.00 | 1.00 |  |", file.read().splitlines())
+
+    def test_the_benchmarks_of_the_targets_come_first(self):
+        first = [(title.split(",")[0], mode) for title, mode, *_ in gpu_benchmarks.benchmarks(True, 1)[:6]]
+        modes = ["native, CUDA graph", "PyTorch, compiled, CUDA graphs", "PyTorch, eager"]
+        self.assertEqual(first, [(model, mode) for model in ("resnet50", "resnet44") for mode in modes])
+
+    def test_the_meter_reads_the_gpus_that_are_visible(self):
+        for visible, indices in (("3,1", [3, 1]), ("2", [2])):
+            with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=visible):
+                self.assertEqual(list(gpu_benchmarks._nvml_indices(2)), indices)
+        with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="GPU-1f"):
+            self.assertRaises(ValueError, gpu_benchmarks._nvml_indices, 1)
 
     def test_every_benchmark_is_a_run_that_its_engine_accepts(self):
         for gpus in (1, 4):
@@ -116,18 +159,21 @@ CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..
 class GpuCheck(fixture.InDirectory):
     """deploy/gpu-check with stand-ins for CMake, ctest and a Python with PyTorch."""
 
-    def prepare(self, gpus, build, tests, benchmarks, torch="torch"):
+    def prepare(self, gpus, build, tests, benchmarks, torch="torch", report="there"):
         """Writes the stand-ins. Returns the beginning of the command, and its environment."""
         self.write("cmake", f"#!/bin/sh\necho \"$*\" >>{self.dir}/cmake.log\n{build}\n", 0o755)
         self.write("ctest", f"#!/bin/sh\necho \"$*\" >>{self.dir}/ctest.log\n{tests}\n", 0o755)
         python = self.write("python", f"#!/bin/sh\n[ $1 = -c ] && printf '%s\\n' '{self.dir}/{torch}' 13.0 {gpus} && exit\n"
-                                      f"echo \"$*\" >{self.dir}/python.log\nexit {benchmarks}\n", 0o755)
+                                      f"echo \"$*\" >{self.dir}/python.log\necho $LD_LIBRARY_PATH >{self.dir}/libraries.log\n"
+                                      f"mkdir -p {self.dir}/report {self.dir}/build/gpu-check\n"
+                                      f"[ -n '{report}' ] && touch {self.dir}/report/report.md {self.dir}/build/gpu-check/report.md\n"
+                                      f"exit {benchmarks}\n", 0o755)
         os.makedirs(self.path(f"{torch}/include/ATen"), exist_ok=True)
         environment = {**os.environ, "PATH": self.dir + os.pathsep + os.environ["PATH"]}
         return [CHECK, "--python", python, "--dir", self.path("build")], environment
 
-    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None, torch="torch"):
-        command, environment = self.prepare(gpus, build, tests, benchmarks, torch)
+    def check(self, gpus, *arguments, build="", tests="exit 0", benchmarks=0, seconds=None, torch="torch", report="there"):
+        command, environment = self.prepare(gpus, build, tests, benchmarks, torch, report)
         if seconds is not None:
             environment["SCALELAB_GPU_CHECK_SECONDS"] = str(seconds)
         return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -159,6 +205,27 @@ class GpuCheck(fixture.InDirectory):
         self.assertEqual(self.check(1, tests="exit 8").returncode, 1)
         self.assertTrue(os.path.exists(self.path("python.log")), "the benchmarks run nevertheless")
         self.assertEqual(self.check(1, benchmarks=1).returncode, 1)
+
+    def test_without_a_report_none_is_named(self):
+        done = self.check(1, benchmarks=1, report="")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("gpu-check: there is no report, because no benchmark ended", done.stderr)
+
+    def test_packages_that_are_unpacked_in_a_folder_are_used(self):
+        for folder in ("bin", "lib/x86_64-linux-gnu"):
+            os.makedirs(self.path(f"unpacked/usr/{folder}"))
+        self.write("unpacked/usr/bin/mpicc.openmpi", "#!/bin/sh\n", 0o755)
+        usr = self.path("unpacked/usr")
+        done = self.check(1, "--prefix", usr, build=f"echo $OPAL_PREFIX $LD_LIBRARY_PATH >>{self.dir}/variables.log",
+                          tests=f"echo $OPAL_PREFIX $LD_LIBRARY_PATH $OMPI_MCA_plm >>{self.dir}/variables.log")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"-DCMAKE_PREFIX_PATH={usr} -DMPI_C_COMPILER={usr}/bin/mpicc.openmpi -DMPIEXEC_EXECUTABLE={usr}/bin/mpirun.openmpi",
+                      self.log("cmake.log"))
+        lines = self.log("variables.log").splitlines()
+        for line in lines:
+            self.assertTrue(line.startswith(f"{usr} {usr}/lib:{usr}/lib/x86_64-linux-gnu:"), line)
+        self.assertTrue(lines[-1].endswith(" isolated"), lines[-1])
+        self.assertTrue(self.log("libraries.log").startswith(f"{usr}/lib:{usr}/lib/x86_64-linux-gnu:"), "for the trainer too")
 
     def test_the_limit_is_for_everything(self):
         self.check(1, "--quick")

@@ -3,12 +3,16 @@ import json
 import os
 import subprocess
 import sys
+import types
 import unittest
+from unittest import mock
 
 import numpy as np
 
 import fixture
+import keras_jax
 from scalelab import horovod, meter, recipe, training
+from scalelab.spec import Spec
 
 TOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "toy_engine.py")
 WEIGHTS = {"b.weight": np.ones((2, 2), np.float32), "a.bias": np.zeros(2, np.float32), "a.running_mean": np.ones(2, np.float32)}
@@ -184,6 +188,23 @@ class MeterTest(unittest.TestCase):
         self.assertEqual(training._event_files("/a/events-0.jsonl", 2), ["/a/events-0.jsonl", "/a/events-1.jsonl"])
         with self.assertRaisesRegex(RuntimeError, "must name"):
             training._event_files("/a/b", 2)
+
+
+class KerasJaxDevices(unittest.TestCase):
+    def settings(self, local_rank, **fields):
+        """Returns what the engine keras/jax configures in JAX for a run of one rank."""
+        settings = {}
+        jax = types.SimpleNamespace(config=types.SimpleNamespace(update=settings.__setitem__), local_devices=lambda: [])
+        spec = Spec.parse(json.dumps({"engine": "keras/jax", **fields}), "spec.json")
+        with mock.patch.dict(sys.modules, jax=jax), mock.patch.dict(os.environ, LOCAL_RANK=str(local_rank)), \
+                mock.patch("importlib.util.find_spec", return_value=True):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            keras_jax._join(spec, 0, 1)
+        return settings
+
+    def test_a_rank_uses_no_gpu_of_other_ranks(self):
+        self.assertEqual(self.settings(2, gpus_per_rank=1)["jax_cuda_visible_devices"], "2")
+        self.assertNotIn("jax_cuda_visible_devices", self.settings(0))
 
 
 if __name__ == "__main__":
