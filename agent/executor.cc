@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <utility>
 
@@ -43,6 +44,16 @@ v1::ServeRequest::Answer AnswerOf(server::CommandResult result) {
   answer.set_standard_output(std::move(result.out));
   answer.set_standard_error(std::move(result.err));
   return answer;
+}
+
+// Returns why a program was not started. `why` is the error of the system.
+absl::Status NotStarted(const std::string& program, const absl::Status& why) {
+  if (server::MissingProgram({program}).empty()) return why;
+  const char* path = std::getenv("PATH");
+  return absl::FailedPreconditionError(absl::StrCat(
+      program, " is not on PATH of the agent (", path == nullptr ? "which is not set" : path,
+      "); restart the agent with the directory of Slurm's programs on PATH, or, if systemd starts it, add "
+      "Environment=PATH=... with `systemctl --user edit scalelab-agent`"));
 }
 
 // Calls `work`, which reads or removes files. A call that hangs continues when its connection has ended (serve.cc), so the
@@ -98,7 +109,7 @@ v1::ServeRequest::Answer Executor::Execute(const v1::ServeResponse::Execute& exe
   const int64_t timeout = std::clamp<int64_t>(execute.timeout_ms(), 1000, kMaxTimeoutMs);
   absl::StatusOr<server::CommandResult> result =
       runner_.Run(command->argv, execute.standard_input(), command->variables, absl::Milliseconds(timeout));
-  return result.ok() ? AnswerOf(*std::move(result)) : Refusal(result.status());
+  return result.ok() ? AnswerOf(*std::move(result)) : Refusal(NotStarted(command->argv[0], result.status()));
 }
 
 v1::ServeRequest::Answer Executor::Answer(const v1::ServeResponse& request) const {

@@ -79,6 +79,8 @@ class Agent {
     options.runner = &runner_;
     options.connected = [this] {
       Log(absl::StrCat("connected to ", server_.address.text));
+      const std::string missing = server::MissingProgram({"sbatch", "squeue", "scancel"});
+      if (!missing.empty()) Log(absl::StrCat(missing, " is not on PATH, so no job can be submitted"));
       if (connected_) std::exchange(connected_, nullptr)();
     };
     options.log = [this](const std::string& line) { Log(line); };

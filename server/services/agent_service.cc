@@ -18,18 +18,19 @@ namespace {
 // Limit of the number of messages that wait for a slow agent.
 constexpr size_t kMaxUnsent = 64;
 
-// Returns the user of the caller, which is an agent of this user.
-absl::StatusOr<std::string> UserOf(const Access& access, const grpc::ServerContextBase& context,
-                                   const std::string& action) {
+// Returns the caller, who may have an agent. The audit log gets a refusal.
+absl::StatusOr<Identity> CallerOf(const Access& access, const grpc::ServerContextBase& context,
+                                  const std::string& action) {
   absl::StatusOr<Identity> caller = access.CheckClient(context);
-  absl::Status refused = caller.status();
-  if (caller.ok() && !caller->MaySubmit()) {
-    refused = MakeError(absl::StatusCode::kPermissionDenied, "NOT_ALLOWED",
-                        absl::StrCat("the role or the token of ", caller->user,
-                                     " only allows reading, so it needs no agent"));
+  if (!caller.ok()) {
+    access.AuditUnknown(context, action, caller.status());
+    return caller;
   }
-  if (refused.ok()) return std::move(caller->user);
-  access.AuditUnknown(context, action, refused);
+  if (caller->MaySubmit()) return caller;
+  const absl::Status refused = MakeError(
+      absl::StatusCode::kPermissionDenied, "NOT_ALLOWED",
+      absl::StrCat("the role or the token of ", caller->user, " only allows reading, so it needs no agent"));
+  access.Audit(ClientCall(*std::move(caller), action, /*changes=*/false), refused);
   return refused;
 }
 
@@ -134,23 +135,26 @@ class Refused final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::Serve
 
 grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeResponse>* AgentService::Serve(
     grpc::CallbackServerContext* context) {
-  absl::StatusOr<std::string> user = UserOf(access_, *context, "Serve");
-  if (!user.ok()) return new Refused(user.status());
+  const absl::StatusOr<Identity> caller = CallerOf(access_, *context, "Serve");
+  if (!caller.ok()) return new Refused(caller.status());
   if (hub_ == nullptr) {
     return new Refused(MakeError(absl::StatusCode::kFailedPrecondition, "NO_AGENTS",
                                  "this service runs all jobs under its own account, so that no agent is "
                                  "needed (jobs_run_as: service)"));
   }
-  return Stream::Start(*hub_, *user, UserDirectory(runs_dir_, *user));
+  ClientCall connected(*caller, "Serve", /*changes=*/true);
+  connected.SetDetail("an agent for the jobs of this user");
+  access_.Audit(connected, absl::OkStatus());
+  return Stream::Start(*hub_, caller->user, UserDirectory(runs_dir_, caller->user));
 }
 
 grpc::ServerUnaryReactor* AgentService::GetAgent(grpc::CallbackServerContext* context,
                                                  const v1::GetAgentRequest*, v1::GetAgentResponse* response) {
-  const absl::StatusOr<std::string> user = UserOf(access_, *context, "GetAgent");
-  if (!user.ok()) return Answer(context, user.status());
-  response->set_user(*user);
+  const absl::StatusOr<Identity> caller = CallerOf(access_, *context, "GetAgent");
+  if (!caller.ok()) return Answer(context, caller.status());
+  response->set_user(caller->user);
   response->set_needed(hub_ != nullptr);
-  response->set_connected(hub_ != nullptr && hub_->Check(*user).ok());
+  response->set_connected(hub_ != nullptr && hub_->Check(caller->user).ok());
   return Answer(context, absl::OkStatus());
 }
 

@@ -115,6 +115,20 @@ TEST_F(ExecutorTest, SignalsAndTimeoutsAreReported) {
   EXPECT_EQ(Answer(Sinfo()).exit_status(), -1);
 }
 
+TEST_F(ExecutorTest, AProgramThatIsNotOnPathIsNamedWithWhatToDo) {
+  const std::string path = getenv("PATH");
+  setenv("PATH", root_.c_str(), 1);
+  runner_.result = absl::FailedPreconditionError("cannot start sinfo: No such file or directory");
+  const std::string missing = Answer(Sinfo()).error();
+  std::ofstream(root_ + "/sinfo") << "#!/no/interpreter\n";
+  std::filesystem::permissions(root_ + "/sinfo", std::filesystem::perms::owner_all);
+  const std::string broken = Answer(Sinfo()).error();
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_THAT(missing, HasSubstr(absl::StrCat("sinfo is not on PATH of the agent (", root_, ")")));
+  EXPECT_THAT(missing, HasSubstr("systemctl --user edit scalelab-agent"));
+  EXPECT_EQ(broken, "cannot start sinfo: No such file or directory") << "the program exists";
+}
+
 TEST_F(ExecutorTest, AFileThatDoesNotExistIsNotFound) {
   v1::ServeResponse request;
   request.set_id(3);

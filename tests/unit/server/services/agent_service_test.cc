@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "agent/executor.h"
 #include "agent/serve.h"
+#include "scalelab/v1/admin.grpc.pb.h"
 #include "scalelab/v1/agent.grpc.pb.h"
 #include "server/scheduler/agent/agent_scheduler.h"
 #include "tests/fakes/hanging_directory.h"
@@ -250,6 +251,28 @@ TEST_F(AgentServiceTest, OverTcpATokenIsNeeded) {
   v1::GetAgentResponse agent;
   ASSERT_TRUE(stub->GetAgent(Context("right-token").get(), {}, &agent).ok());
   EXPECT_EQ(agent.user(), Users({}).service()) << "the user of client.token";
+}
+
+TEST_F(AgentServiceTest, ConnectionsAndRefusalsAreInTheAuditLog) {
+  StartAgent();
+  const std::string reads =
+      rpc_->identities().sessions().Issue(OwnName(), "munge", absl::Now(), Scope::kRead);
+  const auto stub = v1::AgentService::NewStub(Tcp());
+  auto context = Context(reads);
+  auto stream = stub->Serve(context.get());
+  v1::ServeResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  v1::ListAuditEntriesResponse list;
+  ASSERT_TRUE(v1::AdminService::NewStub(Unix())->ListAuditEntries(Context().get(), {}, &list).ok());
+  std::vector<std::string> entries;
+  for (const auto& entry : list.entries()) {
+    entries.push_back(
+        absl::StrCat(entry.user(), " ", entry.source(), " ", entry.action(), " ", entry.result()));
+  }
+  EXPECT_THAT(entries,
+              testing::UnorderedElementsAre(absl::StrCat(OwnName(), " unix socket Serve OK"),
+                                            absl::StrCat(OwnName(), " munge Serve PERMISSION_DENIED")));
 }
 
 TEST_F(AgentServiceTest, GetAgentReturnsWhetherOneIsNeededAndConnected) {
