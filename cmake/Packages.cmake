@@ -67,7 +67,7 @@ install(CODE "
   set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${doc}/deploy\")
   file(CREATE_LINK ../examples \"\${folder}/studies\" SYMBOLIC)
   file(CREATE_LINK ../data \"\${folder}/data\" SYMBOLIC)" COMPONENT doc)
-install(FILES deploy/nginx/scalelab.conf DESTINATION ${doc}/examples/nginx COMPONENT doc)
+install(FILES deploy/nginx/scalelab.conf deploy/nginx/scalelab.nft DESTINATION ${doc}/examples/nginx COMPONENT doc)
 
 # The service of a Debian system.
 install(FILES deploy/systemd/scalelabd.service deploy/systemd/scalelabd-backup.service deploy/systemd/scalelabd-backup.timer

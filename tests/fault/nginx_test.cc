@@ -228,6 +228,28 @@ TEST_F(NginxTest, CallersWithATokenAreServedAndOthersAreNot) {
   EXPECT_EQ(List(*front, "wrong").error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
+TEST_F(NginxTest, AnAddressAboveItsRateGets503ForAMoment) {
+  std::atomic<int> served = 0, refused = 0;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      const auto front = Front();
+      for (int call = 0; call < 200; ++call) {
+        const grpc::Status status = List(*front, token_);
+        ++(status.ok() ? served : refused);
+        if (!status.ok()) {
+          EXPECT_THAT(status.error_message(), HasSubstr("503"));
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  std::printf("calls of one address: %d served, %d refused\n", served.load(), refused.load());
+  EXPECT_GE(served, 50) << "a part of the burst of 100";
+  EXPECT_GT(refused, 0);
+  EXPECT_TRUE(Eventually([&] { return List(*Front(), token_).ok(); }));
+}
+
 TEST_F(NginxTest, AnArchiveMayBeLargerThanTheLimitOfOtherRequests) {
   const auto stub = v1::ArchiveService::NewStub(FrontChannel());
   const auto context = Context(token_);
