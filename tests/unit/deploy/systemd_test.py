@@ -32,6 +32,11 @@ class Service(unittest.TestCase):
             self.assertNotIn("Group", settings(unit))
 
 
+class Agent(unittest.TestCase):
+    def test_its_exit_status_after_sigterm_is_no_failure(self):
+        self.assertEqual(settings("scalelab-agent.service")["SuccessExitStatus"], "143")
+
+
 @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze (Debian package systemd) is not installed")
 class Verify(unittest.TestCase):
     def complaints(self, change=lambda text: text):
