@@ -77,8 +77,16 @@ json Describe(const v1::Advice& advice) {
     json& of_size = out["sizes"].emplace_back();
     of_size = {
         {"hours", AsJson(size.hours())}, {"cost", AsJson(size.cost())}, {"undecided", size.undecided()}};
-    if (size.has_gain()) of_size["gain"] = AsJson(size.gain());
-    if (size.has_hour_price()) of_size["hour_price"] = AsJson(size.hour_price());
+    std::vector<double> medians = {size.hours().median(), size.cost().median()};
+    if (size.has_gain()) {
+      of_size["gain"] = AsJson(size.gain());
+      medians.push_back(size.gain().median());
+    }
+    if (size.has_hour_price()) {
+      of_size["hour_price"] = AsJson(size.hour_price());
+      medians.push_back(size.hour_price().median());
+    }
+    of_size["medians"] = medians;
     if (size.has_in_time()) of_size["in_time"] = size.in_time();
   }
   for (const v1::OpenDecision& decision : advice.open_decisions()) {

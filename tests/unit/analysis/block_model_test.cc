@@ -45,6 +45,19 @@ TEST(BlockModel, PoolsTheNoiseOfAllCells) {
   EXPECT_NEAR(quiet->error, std::sqrt(2 * d * d / 3), 1e-12);
 }
 
+TEST(BlockModel, ANoisyCellHasItsOwnVariance) {
+  // docs/users/reading-a-curve-statistics.md has this example. The residuals are d, -d, 0 and -d, d, 0 and three zeros: s^2 is
+  // 4 d^2 / 4, and that of a cell alone 2 d^2 / (2 x 2 / 3) = 1.5 d^2.
+  const double d = 0.01;
+  const std::vector<Sample> cells = {{{0, 1, 2}, {std::exp(d), std::exp(-d), 1}, {}},
+                                     {{0, 1, 2}, {std::exp(-d), std::exp(d), 1}, {}},
+                                     {{0, 1, 2}, {1, 1, 1}, {}}};
+  const BlockModel model(Pointers(cells), 3);
+  EXPECT_NEAR(model.VarianceOf(0), 1.5 * d * d, 1e-15);
+  EXPECT_NEAR(model.VarianceOf(1), 1.5 * d * d, 1e-15);
+  EXPECT_NEAR(model.VarianceOf(2), d * d, 1e-15);
+}
+
 TEST(BlockModel, MissingBlocksDoNotBiasAComparison) {
   // Blocks 0 and 1 run at half speed. The cells share no block; the third cell connects them.
   const std::vector<Sample> cells = {

@@ -124,26 +124,13 @@ TEST(IntervalTest, OfSpeedupsCoverTheTruthUnderEveryNoiseThatTheModelAssumes) {
   }
 }
 
-// A share of intervals, in percent, from the coverage table in docs/users/reading-a-curve-statistics.md.
-struct Documented {
-  const char* noise;
-  int cells, n;
-  double percent;
-};
-
 // Fails both if fewer and if more intervals contain the truth than the table has, because the table is then wrong.
+// documented_test.cc compares the shares with the table.
 TEST(IntervalTest, OfSpeedupsCoverTheTruthAsDocumentedWhereTheAssumptionsDoNotHold) {
   constexpr double kDocumentedStudies = 600, kSimulated = 400;
-  constexpr Documented kTable[] = {
-      {"drift 20%", 2, 2, 100.0},       {"step of 10%", 2, 3, 100.0},
-      {"correlated 0.7", 2, 3, 93.2},   {"10% of runs 30% slow", 4, 5, 99.0},
-      {"sd 1% x ranks", 12, 2, 91.0},   {"slow runs 2% x ranks", 4, 20, 66.5},
-      {"t with 2 df", 12, 3, 99.2},     {"drift 20%, listed", 2, 10, 40.0},
-      {"drift 20%, listed", 4, 5, 0.7}, {"drift 20%, listed", 12, 10, 80.7},
-  };
   std::set<std::string> covered;
   const std::vector<Noise> kinds = NoiseKinds();
-  for (const Documented& row : kTable) {
+  for (const DocumentedShare& row : DocumentedShares()) {
     const auto noise = std::ranges::find_if(kinds, [&](const Noise& kind) { return kind.name == row.noise; });
     ASSERT_TRUE(noise != kinds.end()) << row.noise;
     const double share = row.percent / 100, variable = std::clamp(share, 0.01, 0.99);

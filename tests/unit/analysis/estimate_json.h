@@ -15,4 +15,11 @@ inline nlohmann::json AsJson(const v1::Estimate& e) {
   return numbers;
 }
 
+// Returns an array with the median of an estimate and, if it has one, its standard deviation.
+inline nlohmann::json SpreadOf(const v1::Estimate& e) {
+  nlohmann::json numbers = nlohmann::json::array({e.median()});
+  if (e.has_stddev()) numbers.push_back(e.stddev());
+  return numbers;
+}
+
 }  // namespace scalelab::analysis

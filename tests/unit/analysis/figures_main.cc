@@ -15,6 +15,7 @@
 #include "analysis/factors/step_parts.h"
 #include "analysis/fits.h"
 #include "analysis/outliers.h"
+#include "analysis/precision.h"
 #include "analysis/ratios.h"
 #include "analysis/statistics.h"
 #include "server/noise/references.h"
@@ -172,7 +173,8 @@ json Communication(int repeats) {
   const v1::CommunicationCost cost = CompareSteps(cell, none, serial, bootstrap);
   json out{{"exposed", AsJson(cost.exposed())},
            {"total", AsJson(cost.total())},
-           {"hidden", AsJson(cost.hidden())}};
+           {"hidden", AsJson(cost.hidden())},
+           {"spreads", {SpreadOf(cost.exposed()), SpreadOf(cost.total()), SpreadOf(cost.hidden())}}};
   const auto describe = [](const Steps& steps) {
     return json{{"block", steps.seconds.block}, {"value", steps.seconds.value}};
   };
@@ -269,7 +271,9 @@ json Factors(int repeats, uint64_t seed, bool weak) {
   const auto slowest = *SlowestRank(point.cell, 0.95);
   json measured;
   if (factors.has_communication_seconds())
-    measured = {{"seconds", AsJson(factors.communication_seconds())}, {"hidden", AsJson(factors.hidden())}};
+    measured = {{"seconds", AsJson(factors.communication_seconds())},
+                {"hidden", AsJson(factors.hidden())},
+                {"spreads", {SpreadOf(factors.communication_seconds()), SpreadOf(factors.hidden())}}};
   return {{"base", base.Input()},
           {"point", point.Input()},
           {"samples", {{"base", base.cell.samples}, {"point", point.cell.samples}}},
@@ -278,6 +282,9 @@ json Factors(int repeats, uint64_t seed, bool weak) {
           {"communication", AsJson(factors.communication())},
           {"computation", AsJson(factors.computation())},
           {"product", AsJson(factors.product())},
+          {"spreads",
+           {SpreadOf(factors.load_balance()), SpreadOf(factors.data()), SpreadOf(factors.communication()),
+            SpreadOf(factors.computation()), SpreadOf(factors.product())}},
           {"shares",
            {factors.ideal_share(), factors.slower_share(), factors.imbalance_share(), factors.data_share(),
             factors.communication_share()}},
@@ -305,20 +312,24 @@ json UnequalUnits() {
 json Noise() {
   const std::vector<GradientNorms> norms = {{10.2, 4.1}, {9.7, 3.9}, {10.4, 4.3}, {9.9, 4.0}};
   v1::Estimate throughput;
-  throughput.set_mean(1000), throughput.set_low(950), throughput.set_high(1050);
+  throughput.set_mean(1000), throughput.set_median(990), throughput.set_low(950), throughput.set_high(1050);
   const auto noise = MakeGradientNoise(4, 256, norms, &throughput, CriticalValues(0.95));
   json input = json::array();
   for (const GradientNorms& n : norms) input.push_back({n.of_rank, n.of_mean});
-  return {{"norms", input},
-          {"critical_batch", AsJson(noise.critical_batch())},
-          {"statistical_efficiency", AsJson(noise.statistical_efficiency())},
-          {"goodput", AsJson(noise.goodput())}};
+  return {
+      {"norms", input},
+      {"critical_batch", AsJson(noise.critical_batch())},
+      {"statistical_efficiency", AsJson(noise.statistical_efficiency())},
+      {"goodput", AsJson(noise.goodput())},
+      {"medians",
+       {noise.critical_batch().median(), noise.statistical_efficiency().median(), noise.goodput().median()}}};
 }
 
 json Describe(const v1::ComparedPair& pair) {
   return {{"first", pair.first()},
           {"second", pair.second()},
           {"effect", AsJson(pair.effect())},
+          {"median", pair.effect().median()},
           {"equivalence_p", pair.equivalence_p()}};
 }
 
@@ -375,6 +386,21 @@ json Days() {
   return out;
 }
 
+// A study that ends when its intervals are narrow, with `cells` cells and all of `blocks` blocks.
+json Adaptive(size_t cells, int least, int blocks) {
+  const Study study = MakeStudy(blocks, false, 0, 80 + static_cast<uint64_t>(blocks));
+  Results results;
+  results.spec().mutable_adaptive_repeats()->set_min(least);
+  json out{{"min", least}, {"blocks", blocks}};
+  for (size_t i = 0; i < cells; ++i) {
+    results.Cell(static_cast<int>(study.ranks[i])).Ok(study.samples[i].value);
+    out["cells"].push_back(study.samples[i].value);
+  }
+  out["confidence"] = SequentialConfidence(results.spec().adaptive_repeats(), cells, blocks);
+  out["half_width"] = WidestHalfWidth(results.Curve()).value();
+  return out;
+}
+
 json AllFigures() {
   json out{{"distributions", Distributions()}};
   for (const int n : {2, 3, 5, 7}) {
@@ -409,6 +435,13 @@ json AllFigures() {
   }
   for (const int n : {3, 5, 7}) out["comparisons"].push_back(Comparisons(n, 20 + static_cast<uint64_t>(n)));
   out["days"] = Days();
+  for (const size_t cells : {1, 2, 3, 4}) {
+    for (const int least : {0, 2, 3, 4, 6}) {
+      for (const int blocks : {2, 3, 4, 6, 10}) {
+        if (blocks >= least) out["adaptive"].push_back(Adaptive(cells, least, blocks));
+      }
+    }
+  }
   out["advice"] = AdviceFigures();
   out["targets"] = TargetFigures();
   out["predictions"] = PredictionFigures();

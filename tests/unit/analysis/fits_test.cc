@@ -92,6 +92,43 @@ TEST(Fits, TheTestOfLackOfFitByHand) {
   EXPECT_TRUE(fit.lack_of_fit().rejected());
 }
 
+// A draw of blocks changes the parameters by one Gauss-Newton step. A new fit to each draw gives nearly the same interval.
+TEST(Fits, TheStepOfADrawIsThatOfANewFit) {
+  // docs/users/reading-a-curve-statistics.md has this example. S(4) increases by 1%.
+  const double before = FitAmdahl({1, 2, 4}, {1, 1.6, 2.5}, 1).serial_fraction;
+  const double squares = 0.8 * 0.8 + 1.875 * 1.875,
+               step = -3 * (1 + 3 * before) * 0.01 / (1.6 * 1.6) / squares;
+  EXPECT_NEAR(step, -0.004577, 1e-6);
+  EXPECT_NEAR(FitAmdahl({1, 2, 4}, {1, 1.6, 2.525}, 1).serial_fraction, before + step, 5e-5);
+
+  constexpr int kBlocks = 10;
+  const std::vector<double> ranks = {1, 2, 4};
+  std::vector<Sample> samples;
+  for (const double p : ranks) {
+    Sample& sample = samples.emplace_back();
+    for (int block = 0; block < kBlocks; ++block) {
+      sample.block.push_back(block);
+      sample.value.push_back(100 / (0.2 + 0.8 / p) * (1 + 0.01 * std::sin(37.0 * block + 5 * p)));
+    }
+  }
+  const BlockBootstrap bootstrap(kBlocks, 2000, 0.95);
+  CellRatios ratios({&samples[0], &samples[1], &samples[2]}, bootstrap);
+  const auto fits = FitLaws(ranks, {0, 1, 2}, 0, ratios);
+  const auto& shown = fits.at(0).parameters().at("serial_fraction");
+  std::vector<std::vector<float>> means;
+  for (const Sample& sample : samples) means.push_back(bootstrap.RelativeMeans(sample));
+  std::vector<float> drawn;
+  for (size_t r = 0; r < means[0].size(); ++r) {
+    std::vector<double> speedups;
+    for (size_t i = 0; i < samples.size(); ++i)
+      speedups.push_back(Mean(samples[i].value) * means[i][r] / (Mean(samples[0].value) * means[0][r]));
+    drawn.push_back(static_cast<float>(FitAmdahl(ranks, speedups, 1).serial_fraction));
+  }
+  const double factor = bootstrap.Widening(kBlocks), half = (shown.high() - shown.low()) / 2;
+  EXPECT_NEAR(shown.low(), shown.mean() + factor * (Quantile(drawn, 0.025) - shown.mean()), 0.03 * half);
+  EXPECT_NEAR(shown.high(), shown.mean() + factor * (Quantile(drawn, 0.975) - shown.mean()), 0.03 * half);
+}
+
 Results Study(int n, const std::string& spec = "{}") {
   Results results(spec);
   for (double p : kRanks) {

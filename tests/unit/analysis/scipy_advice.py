@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 from scipy import stats
-from scipy_check import check_estimate, mean_interval, same, student
+from scipy_check import check, check_estimate, mean_interval, same, student
 from scipy_model import LEAST_RESAMPLED, MOST_RESAMPLED, Model, in_common
 
 # n: the repeats from which an interval comes; half: its half width; df: its degrees of freedom, 0 without an interval.
@@ -67,6 +67,19 @@ class Advice:
             return h[:1] / np.exp(ratio.log)
         half = self.t(ratio.df, confidence) * ratio.error
         return h / np.exp(ratio.log + half * np.array([0, 1, -1]))
+
+    def median_speedup(self, a, b):
+        """Returns the median of the ratios within blocks."""
+        if a == b:
+            return 1.0
+        of_a, of_b = in_common(self.cells[a], self.cells[b])
+        return np.median(of_a / of_b)
+
+    def median_hours(self, i):
+        own = self.cells[i]["epoch_seconds"]
+        if not self.measured:
+            return 1 / self.median_speedup(i, 0)
+        return self.figures["epochs"] / 3600 * np.median(own) if own else self.hours(i)[0]
 
     def in_time(self, i):
         """Returns None if the deadline is inside the interval."""
@@ -151,13 +164,19 @@ class Advice:
         check_estimate("cost", size["cost"], hours * self.ranks[i] * price)
         same("in time", size.get("in_time"), self.in_time(i) if self.deadline else None)
         same("undecided", size["undecided"], i > 0 and self.pays(i) is None)
+        hours = self.median_hours(i)
+        check("median hours", size["medians"][0], hours)
+        check("median cost", size["medians"][1], hours * self.ranks[i] * price)
         if i == 0:
             return
         check_estimate("gain", size["gain"], self.gain(i))
         s, p, q = self.speedup(i, i - 1), self.ranks[i - 1], self.ranks[i]
+        median = self.median_speedup(i, i - 1)
+        check("median gain", size["medians"][2], median ** (1 / np.log2(q / p)) - 1, 1)
         same("price of an hour", "hour_price" in size, len(s) == 3 and bool(s[1] > 1))
         if "hour_price" in size:
             check_estimate("price of an hour", size["hour_price"], falling(s, lambda s: ((q - p) * s / (s - 1) - q) * price))
+            check("median price", size["medians"][3], ((q - p) * median / (median - 1) - q) * price, q * price)
 
     def check(self):
         """Checks the figures. Returns the open decisions."""

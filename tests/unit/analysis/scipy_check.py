@@ -35,6 +35,14 @@ def check_estimate(what, estimate, expected):
         check(what + name, actual, value)
 
 
+def check_spread(what, spread, values):
+    """Checks the median and the standard deviation of values; one value has no deviation."""
+    same("numbers of the spread of " + what, len(spread), min(len(values), 2))
+    check("median of " + what, spread[0], np.median(values))
+    if len(values) > 1:
+        check("deviation of " + what, spread[1], np.std(values, ddof=1))
+
+
 def student(p, df):
     """Returns a quantile of Student's t distribution. SciPy's quantiles have errors of up to 5e-10 in the probability. Two steps of
     Newton's method with SciPy's distribution function, which is accurate, remove them."""

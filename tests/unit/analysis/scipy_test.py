@@ -17,7 +17,7 @@ except ImportError as error:
 
 import scipy_check  # noqa: E402
 from scipy_advice import check_advice  # noqa: E402
-from scipy_check import check, check_estimate, mean_interval, same, student  # noqa: E402
+from scipy_check import check, check_estimate, check_spread, mean_interval, same, student  # noqa: E402
 from scipy_model import LEAST_RESAMPLED, MOST_RESAMPLED, Model, in_common  # noqa: E402
 from scipy_predictions import check_predictions, solve, solve_possible  # noqa: E402
 from scipy_targets import check_targets  # noqa: E402
@@ -192,11 +192,13 @@ def check_communication(figures):
         return np.array([steps[name][block] - steps["none"][block] for block in sorted(blocks)])
 
     common = {name: steps[name].keys() & steps["none"].keys() for name in ("cell", "serial")}
-    for what, name in (("exposed", "cell"), ("total", "serial")):
+    for what, name, spread in (("exposed", "cell", 0), ("total", "serial", 1)):
         of_blocks = minus_none(name, common[name])
+        check_spread(what, figures["spreads"][spread], of_blocks)
         half = student(0.975, len(of_blocks) - 1) * stats.sem(of_blocks)
         check_estimate(what, figures[what], of_blocks.mean() + half * np.array([0, -1, 1]))
     of_all = common["cell"] & common["serial"]
+    check_spread("hidden", figures["spreads"][2], 1 - minus_none("cell", of_all) / minus_none("serial", of_all))
     ratio, low, high = fieller(minus_none("cell", of_all), minus_none("serial", of_all))
     check_estimate("hidden", figures["hidden"], (1 - ratio, 1 - high, 1 - low))
 
@@ -251,6 +253,8 @@ def check_measured_communication(figures):
         check_estimate("communication", figures["measured_communication"]["seconds"], mean_interval(total, least=0))
         hidden = np.clip(1 - exposed / total, 0, 1)
         check_estimate("hidden communication", figures["measured_communication"]["hidden"], mean_interval(hidden, least=0, most=1))
+        for what, spread, values in zip(("seconds", "hidden"), figures["measured_communication"]["spreads"], (total, hidden)):
+            check_spread("communication " + what, spread, values)
 
 
 def check_factors(figures):
@@ -270,6 +274,9 @@ def check_factors(figures):
     check_estimate("communication", figures["communication"], geometric(communication, 1))
     check_estimate("computation", figures["computation"], geometric(computation))
     check_estimate("product", figures["product"], geometric(balance * data * communication * computation))
+    each = (balance, data, communication, computation, balance * data * communication * computation)
+    for what, spread, values in zip(("balance", "data", "communication", "computation", "product"), figures["spreads"], each):
+        check_spread(what, spread, values)
     ideal = min(at_base_speed.mean(), work.mean())
     parts = np.array([ideal, work.mean(), work.max(axis=1).mean(), point["busy"].mean(), step.mean()])
     for name, actual, expected in zip(("ideal", "slower", "imbalance", "data", "communication"), figures["shares"],
@@ -288,6 +295,10 @@ def check_noise(figures):
     check_estimate("critical batch", figures["critical_batch"], scales)
     check_estimate("statistical efficiency", figures["statistical_efficiency"], 1 / (1 + 256 / scales))
     check_estimate("goodput", figures["goodput"], np.array([1000, 950, 1050]) / (1 + 256 / scales))
+    median = np.median(trace / square)
+    for what, actual, expected in zip(("critical batch", "efficiency", "goodput"), figures["medians"],
+                                      (median, 1 / (1 + 256 / median), 990 / (1 + 256 / median))):
+        check("median of " + what, actual, expected)
 
 
 def check_pair(pair, log_ratio, error, df, critical_is_95, equivalent=0.1):
@@ -311,6 +322,8 @@ def check_group(figures):
     check("pairs", len(figures["pairs"]), len(pairs))
     for (a, b), pair in zip(pairs, figures["pairs"]):
         log_ratio, error = model.compare(a, b)
+        of_a, of_b = in_common(cells[a], cells[b])
+        check("median of the effect", pair["median"], np.median(of_a / of_b) - 1, 1)
         check_pair(pair, log_ratio, error, model.nu,
                    lambda t: stats.studentized_range.cdf(t * np.sqrt(2), len(cells), model.nu))
     t = student(0.975, model.nu) + student(0.8, model.nu)
@@ -335,6 +348,8 @@ def check_comparisons(figures):
         df = (of_a + of_b) ** 2 / (of_a**2 / (len(logs[a]) - 1) + of_b**2 / (len(logs[b]) - 1))
         return logs[a].mean() - logs[b].mean(), np.sqrt(of_a + of_b), df
 
+    for (a, b), pair in zip([(0, 1), (0, 1), (0, 2), (1, 2)], [figures["two_studies"], *figures["three_studies"]]):
+        check("median of studies", pair["median"], np.expm1(np.median(logs[a]) - np.median(logs[b])), 1)
     log_ratio, error, df = welch(0, 1)
     check_pair(figures["two_studies"], log_ratio, error, df, lambda t: stats.t.cdf(t, df) - stats.t.cdf(-t, df))
     for end in np.log1p(figures["two_studies"]["effect"][1:]):
@@ -344,6 +359,26 @@ def check_comparisons(figures):
         log_ratio, error, df = welch(a, b)
         check_pair(pair, log_ratio, error, df,
                    lambda t, whole=int(df): stats.studentized_range.cdf(t * np.sqrt(2), 3, whole))
+
+
+def check_adaptive(figures):
+    """The confidence of a study whose repeats depend on the results, and the half width that its rule examines."""
+    first = max(2, figures["min"])
+    confidence = 0.965
+    if len(figures["cells"]) <= 2 and figures["blocks"] > first:
+        confidence = {2: 0.98, 3: 0.975}.get(first, 0.97)
+    same("confidence", figures["confidence"], confidence)
+    t = student(0.5 + confidence / 2, figures["blocks"] - 1)
+    base, *others = (np.array(values) for values in figures["cells"])
+    if others:
+        half = max(t * stats.sem(np.log(values / base)) for values in others)
+        check("half width", figures["half_width"], np.expm1(half))
+    else:
+        low, high = base.mean() + t * stats.sem(base) * np.array([-1, 1])
+        if low > 0:
+            check("half width of a mean", figures["half_width"], np.sqrt(high / low) - 1)
+        else:
+            same("half width of a mean that may be 0", figures["half_width"], None)
 
 
 def main():
@@ -373,6 +408,8 @@ def main():
     for comparisons in figures["comparisons"]:
         check_comparisons(comparisons)
     check_days(figures["days"])
+    for adaptive in figures["adaptive"]:
+        check_adaptive(adaptive)
     check_advice(figures["advice"])
     check_targets(figures["targets"])
     check_predictions(figures["predictions"])

@@ -54,6 +54,16 @@ std::vector<Noise> NoiseKinds() {
   };
 }
 
+std::vector<DocumentedShare> DocumentedShares() {
+  return {
+      {"drift 20%", 2, 2, 100.0},       {"step of 10%", 2, 3, 100.0},
+      {"correlated 0.7", 2, 3, 95.2},   {"10% of runs 30% slow", 4, 5, 99.0},
+      {"sd 1% x ranks", 12, 2, 91.0},   {"slow runs 2% x ranks", 4, 20, 66.5},
+      {"t with 2 df", 12, 3, 99.2},     {"drift 20%, listed", 2, 10, 40.0},
+      {"drift 20%, listed", 4, 5, 0.7}, {"drift 20%, listed", 12, 10, 80.7},
+  };
+}
+
 double Truth::Throughput(int p) const { return 100 * p / (1 + serial * (p - 1) + coherency * p * (p - 1)); }
 
 Results Simulate(const Truth& truth, const Noise& noise, int repeats, std::mt19937_64& random) {

@@ -34,6 +34,15 @@ struct Noise {
 // The noise kinds of the coverage table in docs/users/reading-a-curve-statistics.md.
 std::vector<Noise> NoiseKinds();
 
+// A figure of that table: the share of intervals that contain the truth, in percent.
+struct DocumentedShare {
+  const char* noise;
+  int cells, n;
+  double percent;
+};
+// Figures of each noise kind for which the assumptions do not hold.
+std::vector<DocumentedShare> DocumentedShares();
+
 struct Truth {
   std::vector<int> ranks = {1, 2, 4, 8};
   int engines = 1;

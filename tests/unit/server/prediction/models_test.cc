@@ -234,17 +234,38 @@ TEST(PublishedCurves, NineOfTenAreWithinTheirIntervalsCorrectedByTheOtherCurves)
   EXPECT_EQ(after, 9);
 }
 
-TEST(PublishedCurves, TheModelsHaveTheErrorsThatTheirFormulasGive) {
-  const auto error = [](const char* model, size_t measured, size_t held_out) {
-    return 100 * (PredictByModels(First(kHorovod, measured), kHorovod[held_out].ranks).at(model) /
-                      kHorovod[held_out].throughput -
-                  1);
+// The other columns of the table: the errors of the models, in percent, and the prediction with its interval.
+TEST(PublishedCurves, TheModelsAndTheirEnvelopesAreThoseOfTheTable) {
+  struct Row {
+    double laws, log_log, inverse, extra_p;  // both laws have the same error
+    double mean, low, high;
   };
-  EXPECT_NEAR(error("amdahl", 3, 4), -13.9, 0.051);
-  EXPECT_NEAR(error("log-log", 3, 4), 0.3, 0.051);
-  EXPECT_NEAR(error("1/efficiency", 3, 4), 0.7, 0.051);
-  EXPECT_NEAR(error("extra-p", 3, 4), -6.3, 0.051);
-  EXPECT_NEAR(error("extra-p", 4, 5), -15.1, 0.051);
+  constexpr Row kTable[] = {
+      {-1.3, 3.2, 3.4, 1.3, 24497, 23213, 25664},      {-13.9, 0.3, 0.7, -6.3, 46339, 40693, 51343},
+      {-29.1, 1.2, 2.1, -13.2, 86606, 68582, 102713},  {-12.5, -5.9, -5.4, -8.1, 44130, 41617, 46418},
+      {-27.2, -7.9, -6.7, -15.1, 80811, 70090, 90516}, {-14.4, 3.9, 3.9, -2.3, 91418, 84223, 97058},
+      {-20.1, 0.1, 1.9, -1.3, 162.9, 156.7, 169.5},    {-25.2, -8.7, -8.7, -15.1, 18983, 17366, 20226},
+      {-35.6, 3.6, 3.7, -9.5, 36652, 30793, 41435},    {-7.1, 24.4, 25.2, 5.2, 43605, 37352, 48163}};
+  const std::vector<Published> published = AllPublished();
+  ASSERT_EQ(published.size(), std::size(kTable));
+  for (size_t i = 0; i < published.size(); ++i) {
+    const Published& p = published[i];
+    const Row& row = kTable[i];
+    SCOPED_TRACE(testing::Message() << p.curve << " -> " << p.held_out.ranks << ", row " << i);
+    const PredictedThroughput predicted = PredictThroughput(p.measured, p.held_out.ranks, 0);
+    const auto error = [&](const char* model) {
+      return 100 * (predicted.models.at(model) / p.held_out.throughput - 1);
+    };
+    EXPECT_NEAR(error("amdahl"), row.laws, 0.051);
+    EXPECT_NEAR(error("usl"), row.laws, 0.051);
+    EXPECT_NEAR(error("log-log"), row.log_log, 0.051);
+    EXPECT_NEAR(error("1/efficiency"), row.inverse, 0.051);
+    EXPECT_NEAR(error("extra-p"), row.extra_p, 0.051);
+    const double rounding = row.mean < 1000 ? 0.051 : 0.51;
+    EXPECT_NEAR(predicted.mean, row.mean, rounding);
+    EXPECT_NEAR(predicted.low, row.low, rounding);
+    EXPECT_NEAR(predicted.high, row.high, rounding);
+  }
 }
 
 }  // namespace
