@@ -204,6 +204,7 @@ int64_t Lifecycle::AddAttempt(LiveAllocation& allocation, LiveStudy& study, int 
                                study.row.id, "/", run.id, "/", row.token);
   const int nodes = (ranks + allocation.row.ranks_per_node - 1) / allocation.row.ranks_per_node;
   for (int n = 0; n < nodes; ++n) absl::StrAppend(&row.nodes, n == 0 ? "" : ",", allocation.workers[n].node);
+  attempt->assigned_to = allocation.workers[0].instance;
   attempt->ranks.resize(ranks);
   for (int r = 0; r < ranks; ++r) {
     attempt->ranks[r].stream.attempt_id = row.id;

@@ -18,6 +18,17 @@ namespace {
 // The defaults of NoiseGuard, in seconds.
 constexpr double kCalibration = 0.1, kCalibrationInterval = 10;
 
+// Returns whether an earlier worker had the attempt, which the worker of the request does not report. A worker that has not
+// received the attempt yet does not report it either: then it gets the attempt with the next desired state. Therefore a report
+// shows nothing if the worker sent it before it received the current desired state.
+bool IsLost(const LiveAttempt& attempt, const LiveAllocation& allocation,
+            const v1::SynchronizeRequest& request) {
+  if (attempt.reported) return attempt.reported_by != request.instance();
+  if (attempt.row.state != db::AttemptState::kStopping) return false;
+  if (!attempt.assigned_to.empty()) return attempt.assigned_to != request.instance();
+  return request.generation() == 0 || request.generation() == allocation.generation;
+}
+
 // Returns whether the ranks of the attempt have ended without an error, and were not stopped.
 bool FinishedOnFirstNode(const LiveAttempt& attempt) {
   const auto first = attempt.ended.find(0);
@@ -143,15 +154,13 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
                                    [&](const Status& s) { return s.token() == attempt->row.token; });
   if (status == request.attempts().end() && node != 0) return;  // this node only follows event files
   if (status == request.attempts().end()) {
-    // The same worker instance gets the attempt with the next desired state. An attempt that an earlier
-    // instance reported and the new instance does not report is lost.
-    const bool started = attempt->row.state != db::AttemptState::kAssigned || attempt->reported;
-    if (started && attempt->reported_by != worker.instance) {
+    if (IsLost(*attempt, allocation, request)) {
       EndWithoutWorkers(
           *attempt, db::Cause::kWorkerLost,
           absl::StrCat("the worker on ", worker.node, " was restarted and does not know the attempt"), now,
           fx);
-    } else if (attempt->row.state == db::AttemptState::kStopping && !attempt->reported) {
+    } else if (attempt->row.state == db::AttemptState::kStopping && !attempt->reported &&
+               request.generation() == allocation.generation) {
       EndAttempt(*attempt, db::AttemptState::kCancelled, db::Cause::kNone, "", now, fx);
     }
     return;

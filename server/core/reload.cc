@@ -207,7 +207,7 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     auto attempt = std::make_unique<LiveAttempt>();
     attempt->study_id = where->second.first;
     attempt->position = where->second.second;
-    attempt->reported = row.state != db::AttemptState::kAssigned;
+    attempt->reported = row.started != 0;
     if (row.state == db::AttemptState::kStopping) attempt->stopping_since = now;
     const LiveStudy& study = *state.study(attempt->study_id);
     const int ranks = study.cells.NeedsOf(study.cell_of[attempt->position]).ranks;
@@ -287,6 +287,7 @@ void KeepReports(LiveAttempt& from, LiveAttempt& to) {
   to.assigned_ahead = from.assigned_ahead;
   to.turn_since = from.turn_since;
   to.reported_by = std::move(from.reported_by);
+  to.assigned_to = std::move(from.assigned_to);
   to.ended = std::move(from.ended);
   to.held_since = from.held_since;
   to.stop_reason = std::move(from.stop_reason);

@@ -193,6 +193,8 @@ struct LiveAttempt {
   std::optional<double> train_loss;
   bool reported = false;    // a worker has reported the attempt
   std::string reported_by;  // instance of that worker
+  // Instance of the worker of the first node when the attempt was assigned; empty after a restart of the coordinator.
+  std::string assigned_to;
   std::string stop_reason;  // why the coordinator stops the attempt; "" if a user cancelled it
   // When the timeout of its stop began, see Lifecycle::ObserveStop; 0: it is not being stopped.
   db::Micros stopping_since = 0;

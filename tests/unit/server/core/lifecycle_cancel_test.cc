@@ -30,6 +30,35 @@ TEST(Lifecycle, CancellingAStudyCancelsWhatWaitsAndStopsWhatRuns) {
   EXPECT_EQ(w.AskedFor(), "");
 }
 
+TEST(Lifecycle, AReportFromBeforeTheAssignmentDoesNotEndACancelledAttempt) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  const std::string token = w.Sync(job).attempts(0).token();
+  w.received.clear();  // the worker has not received the attempt yet
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  w.Sync(job);  // such as a repetition of the first report
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
+  w.Sync(job, {World::Running(token)});
+  EXPECT_EQ(w.Report(token, 0, 0, 10).position(), 10) << "the coordinator accepts the events of the attempt";
+  auto ended = World::Ended(token, 143);
+  ended.set_stopped(true);
+  w.Sync(job, {ended});
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
+}
+
+TEST(Lifecycle, AWorkerThatKnowsOfAStopAndHasNotBegunTheAttemptEndsIt) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.Sync(job);
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  EXPECT_TRUE(w.Sync(job).attempts(0).stop());
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kRunning);
+  w.Sync(job);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
+}
+
 TEST(Lifecycle, CancellingAStudyThatWaitsForItsAllocationEndsTheJob) {
   World w;
   const int64_t id = w.Submit(World::Spec({1}));

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +135,8 @@ class World {
     request.set_node(absl::StrCat(node_prefix, node));
     request.set_node_index(node);
     request.set_instance(instance);
+    int64_t& generation = received[{allocation, instance, node}];
+    request.set_generation(generation);
     request.set_leaving(leaving);
     request.set_queue_limit(queue_limit);
     *request.mutable_info() = info;
@@ -142,7 +145,9 @@ class World {
     EXPECT_TRUE(seen.ok()) << seen;
     const auto it = state.allocation_by_token.find(allocation);
     if (it == state.allocation_by_token.end()) return {};
-    return lifecycle.Desired(*state.allocation(it->second), node);
+    const v1::SynchronizeResponse desired = lifecycle.Desired(*state.allocation(it->second), node);
+    generation = desired.generation();
+    return desired;
   }
   static Status Running(const std::string& token) { return Make(token, Status::RUNNING); }
   static Status Ended(const std::string& token, int exit_status = 0,
@@ -196,6 +201,8 @@ class World {
     return study(study_id).runs[position].state;
   }
 
+  // The generation of the last desired state that each worker received, by allocation, instance and node.
+  std::map<std::tuple<std::string, std::string, int>, int64_t> received;
   State state;
   Effects fx;
   db::Micros now = 1'000'000'000;
