@@ -10,6 +10,8 @@
 namespace scalelab::db {
 namespace {
 
+constexpr size_t kSmallestPart = 1024;  // points
+
 // Appends the points of `part` to `series`, without those whose step is negative or at least `cut`.
 void AppendSteps(const Series& part, int64_t cut, Series& series) {
   for (size_t i = 0; i < part.step.size(); ++i) {
@@ -69,6 +71,8 @@ absl::StatusOr<Series> SeriesReader::Next(size_t most) {
   Series points{name_.key, name_.rank, {}, {}, {}, {}};
   while (left_ > 0 && points.value.size() < most) {
     const size_t attempt = left_ - 1, wanted = most - points.value.size();
+    // Points at or above the cut are read, but not returned, so parts must not become small.
+    if (attempt > 0 && !points.value.empty() && wanted < kSmallestPart) break;
     Series part;
     if (absl::Status read = ReadPart(attempt, wanted, place_, part); !read.ok()) return read;
     const bool more = part.value.size() == wanted;

@@ -53,8 +53,8 @@ class SeriesReader {
   SeriesReader(Store& store, const std::vector<AttemptRow>& attempts, SeriesName name)
       : store_(&store), attempts_(&attempts), name_(std::move(name)), left_(attempts.size()) {}
 
-  // Returns the next points. Returns fewer than `most` only at the end. Returns NOT_FOUND if the points were deleted
-  // after some were read.
+  // Returns the next points, at most `most`, and none only at the end. Returns NOT_FOUND if the points were deleted after some
+  // were read.
   absl::StatusOr<Series> Next(size_t most);
   // Returns whether the end was reached.
   bool done() const { return left_ == 0; }

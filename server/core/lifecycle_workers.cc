@@ -160,8 +160,9 @@ void Lifecycle::ObserveAttempt(LiveAllocation& allocation, const WorkerState& wo
           absl::StrCat("the worker on ", worker.node, " was restarted and does not know the attempt"), now,
           fx);
     } else if (attempt->row.state == db::AttemptState::kStopping && !attempt->reported &&
-               request.generation() == allocation.generation) {
-      EndAttempt(*attempt, db::AttemptState::kCancelled, db::Cause::kNone, "", now, fx);
+               (request.generation() == allocation.generation || request.leaving())) {
+      // The worker has not begun the attempt. It will not begin it: it knows of the stop, or it is leaving.
+      EndAttempt(*attempt, db::AttemptState::kCancelled, db::Cause::kNone, attempt->stop_reason, now, fx);
     }
     return;
   }

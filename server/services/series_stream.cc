@@ -7,6 +7,8 @@
 namespace scalelab::server {
 namespace {
 
+constexpr char kDeleted[] = "points of the run were deleted while they were read";
+
 // Returns at most `count` points of a series that was read whole.
 db::Series Choose(db::Series whole, size_t count) {
   if (whole.value.size() <= count) return whole;
@@ -42,6 +44,7 @@ absl::StatusOr<db::Series> SeriesStream::Next() {
 absl::StatusOr<bool> SeriesStream::Begin(const db::Series& first) {
   const absl::StatusOr<size_t> size = behind_.reader.Count();
   if (!size.ok()) return size.status();
+  if (*size < first.value.size()) return absl::NotFoundError(kDeleted);
   if (*size <= max_points_) return false;
   ahead_.reader = behind_.reader;
   ahead_.piece = behind_.piece = first;
@@ -72,7 +75,7 @@ SeriesStream::Point SeriesStream::Window::At(size_t i) {
     if (!next.ok()) {
       status = next.status();
     } else if (next->value.empty()) {
-      status = absl::NotFoundError("points of the run were deleted while they were read");
+      status = absl::NotFoundError(kDeleted);
     } else {
       piece = *std::move(next);
     }

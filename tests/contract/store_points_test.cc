@@ -111,7 +111,7 @@ TEST_P(StorePoints, OfAContinuedAttemptHaveEachStepOnce) {
       EXPECT_LE(piece.step.size(), most);
       EXPECT_EQ(piece.value.size(), piece.step.size());
       if (!reader.done()) {
-        EXPECT_EQ(piece.step.size(), most);
+        EXPECT_FALSE(piece.step.empty());
       }
       steps.insert(steps.end(), piece.step.begin(), piece.step.end());
     }

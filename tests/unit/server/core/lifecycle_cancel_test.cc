@@ -59,6 +59,17 @@ TEST(Lifecycle, AWorkerThatKnowsOfAStopAndHasNotBegunTheAttemptEndsIt) {
   EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
 }
 
+TEST(Lifecycle, ALeavingWorkerThatHasNotBegunAStoppedAttemptEndsIt) {
+  World w;
+  const int64_t id = w.Submit(World::Spec({1}));
+  const std::string job = w.AskedFor();
+  w.Sync(job);
+  w.received.clear();  // the worker has not received the attempt, and begins none from now on
+  ASSERT_TRUE(w.lifecycle.CancelStudy(id, w.now, w.fx).ok());
+  w.Sync(job, {}, "life-1", /*leaving=*/true);
+  EXPECT_EQ(w.run_state(id, 0), db::RunState::kCancelled);
+}
+
 TEST(Lifecycle, CancellingAStudyThatWaitsForItsAllocationEndsTheJob) {
   World w;
   const int64_t id = w.Submit(World::Spec({1}));
