@@ -50,10 +50,11 @@ absl::StatusOr<std::vector<SeriesName>> ListContinuedSeries(Store& store,
   for (const AttemptRow& attempt : attempts) {
     filter.attempt_id = attempt.id;
     SeriesList list;
-    const absl::Status read = store.ReadRows([&](Database& db) {
+    const absl::Status read = store.ReadRows([&](Database& db) -> absl::Status {
       absl::StatusOr<SeriesList> found = ListSeries(db, filter, after, most);
-      if (found.ok()) list = *std::move(found);
-      return found.status();
+      if (!found.ok()) return found.status();
+      list = *std::move(found);
+      return absl::OkStatus();
     });
     if (!read.ok()) return read;
     for (Series& series : list.series) names.push_back({std::move(series.key), series.rank});

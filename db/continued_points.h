@@ -28,6 +28,7 @@ std::vector<AttemptRow> AttemptsContinued(const std::vector<AttemptRow>& attempt
 struct SeriesName {
   std::string key;
   int rank = -1;
+  // NOLINTNEXTLINE(modernize-use-nullptr): the compiler adds the 0.
   auto operator<=>(const SeriesName&) const = default;
 };
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "db/continued_points.h"
+#include "server/curves/series_stream.h"
 #include "server/curves/study_curve.h"
 #include "server/services/lookup.h"
-#include "server/services/series_stream.h"
 
 namespace scalelab::server {
 namespace {

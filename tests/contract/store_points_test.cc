@@ -84,9 +84,9 @@ TEST_P(StorePoints, OfAContinuedAttemptHaveEachStepOnce) {
   attempts[2].resumed_step = 6;
 
   std::map<std::string, std::pair<std::vector<int64_t>, std::vector<double>>> found;
-  const auto read = [&](int number, PointFilter filter = {}) {
+  const auto read = [&](int number, const PointFilter& filter = {}) {
     found.clear();
-    return ReadContinuedPoints(*store_, AttemptsContinued(attempts, number), std::move(filter),
+    return ReadContinuedPoints(*store_, AttemptsContinued(attempts, number), filter,
                                [&](Series series) {
                                  found[series.key] = {series.step, series.value};
                                });

@@ -1,4 +1,4 @@
-#include "server/services/series_stream.h"
+#include "server/curves/series_stream.h"
 
 #include <algorithm>
 #include <utility>
