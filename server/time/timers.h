@@ -26,7 +26,8 @@ class Timers {
   class Timer {
    public:
     Timer() = default;  // no function
-    Timer(Timer&& other) noexcept : timers_(std::exchange(other.timers_, nullptr)), key_(std::move(other.key_)) {}
+    Timer(Timer&& other) noexcept
+        : timers_(std::exchange(other.timers_, nullptr)), key_(std::move(other.key_)) {}
     Timer& operator=(Timer&& other) noexcept;
     ~Timer() { Cancel(); }
     // Destroys the function, if its call has not begun. Does not wait for the end of a call.

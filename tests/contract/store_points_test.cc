@@ -86,10 +86,9 @@ TEST_P(StorePoints, OfAContinuedAttemptHaveEachStepOnce) {
   std::map<std::string, std::pair<std::vector<int64_t>, std::vector<double>>> found;
   const auto read = [&](int number, const PointFilter& filter = {}) {
     found.clear();
-    return ReadContinuedPoints(*store_, AttemptsContinued(attempts, number), filter,
-                               [&](Series series) {
-                                 found[series.key] = {series.step, series.value};
-                               });
+    return ReadContinuedPoints(*store_, AttemptsContinued(attempts, number), filter, [&](Series series) {
+      found[series.key] = {series.step, series.value};
+    });
   };
   ASSERT_TRUE(read(3).ok());
   EXPECT_THAT(found["train/loss"].first, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
