@@ -212,8 +212,8 @@ bool Lifecycle::StopIsOverdue(const LiveAllocation& allocation, const LiveAttemp
   return until - attempt.stopping_since > options_.stop_timeout;
 }
 
-// Cancels an allocation if one of its workers is silent. The workers of a suspended job cannot report, also while
-// the scheduler does not answer.
+// Cancels an allocation if one of its workers is silent. Does not cancel one that the last answer of the scheduler
+// showed as suspended, because its workers cannot report.
 void Lifecycle::CancelIfSilent(LiveAllocation& allocation, db::Micros now, Effects& fx) {
   db::AllocationRow& row = allocation.row;
   const bool live =

@@ -22,8 +22,8 @@ class SeriesStream {
         behind_{.reader = reader},
         ahead_{.reader = std::move(reader)} {}
 
-  // Returns the next points, at most db::kPointsPerPiece. Returns none only at the end. Holds at most two pieces
-  // besides. Returns NOT_FOUND if points were deleted after some were read.
+  // Returns the next points, at most db::kPointsPerPiece. Returns none only at the end. Holds at most two other
+  // pieces. Returns NOT_FOUND if points were deleted after some were read.
   absl::StatusOr<db::Series> Next();
   // Returns whether the end was reached.
   bool done() const {

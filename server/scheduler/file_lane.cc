@@ -12,9 +12,9 @@ namespace scalelab::server {
 struct FileLane::Shared {
   SteadyMutex mutex;
   absl::AnyInvocable<absl::Status()> work ABSL_GUARDED_BY(mutex);  // waits for the thread
-  bool busy ABSL_GUARDED_BY(mutex) = false;                        // a work waits or is in progress
+  bool busy ABSL_GUARDED_BY(mutex) = false;                        // an operation waits or is in progress
   absl::Duration began ABSL_GUARDED_BY(mutex);                     // when Run was called for it
-  absl::Status result ABSL_GUARDED_BY(mutex);                      // of the last work that has ended
+  absl::Status result ABSL_GUARDED_BY(mutex);                      // of the last operation that has ended
   bool stopping ABSL_GUARDED_BY(mutex) = false;
 };
 

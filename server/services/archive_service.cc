@@ -212,8 +212,8 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
     if (auto s = CheckSpace(head->content_bytes); !s.ok()) return s;
     v1::StudySpec spec;
     if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
-    const auto ids =
-        head->ids;  // a copy, because the compiler may move `head` before it reads the first argument
+    // A copy, because the compiler may move `head` before it reads the first argument.
+    const auto ids = head->ids;
     context_.coordinator.ReserveIds(
         ids, [upload = shared_from_this(), head = *std::move(head)](absl::StatusOr<db::FirstIds> first) {
           if (!first.ok()) return upload->End(first.status());
