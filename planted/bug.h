@@ -1,6 +1,8 @@
 // Planted bugs: bugs.def lists them, and tests/planted/find_bugs.py checks that the tests find each one.
 #pragma once
 
+#include "planted/option.h"
+
 #ifdef SCALELAB_PLANTED_BUGS
 #include <cstdio>
 #include <cstdlib>
