@@ -14,12 +14,13 @@ Authenticator::Authenticator(IdentityOptions options, std::string client_token, 
                              db::AccessStore& store)
     : options_(std::move(options)),
       client_token_(std::move(client_token)),
-      users_(options_.roles),
+      users_(options_.roles, options_.directory),
       tokens_(store),
       sessions_(key),
       audit_(store, [this] { return tokens_.StoreUses(); }) {}
 
 absl::Status Authenticator::Start() {
+  if (!users_.status().ok()) return users_.status();
   if (absl::Status s = tokens_.Load(); !s.ok()) return s;
   audit_.Start();
   return absl::OkStatus();

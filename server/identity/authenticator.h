@@ -24,6 +24,7 @@ struct IdentityOptions {
   // Accounts of reverse proxies on the Unix socket. Their calls need a token, and the address of the caller
   // is the last one of x-forwarded-for.
   std::vector<std::string> proxies;
+  UserDirectory directory = {};  // by default, that of this machine
 };
 
 // Checks all kinds of credentials, and knows the roles of users. Thread-safe.
@@ -34,7 +35,8 @@ class Authenticator {
   Authenticator(IdentityOptions options, std::string client_token, const std::string& key,
                 db::AccessStore& store);
 
-  // Reads the tokens from the store, and starts the audit log.
+  // Reads the tokens from the store, and starts the audit log. UNAVAILABLE if the account of this process
+  // could not be looked up.
   absl::Status Start();
 
   // Returns the caller that presents `secret`. Errors: UNAUTHENTICATED, and those of Users::RoleOf.

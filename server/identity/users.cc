@@ -5,35 +5,37 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
-#include <set>
-#include <thread>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
-#include "server/time/clock.h"
-#include "server/time/steady_mutex.h"
 
 namespace scalelab::server {
 namespace {
 
-constexpr absl::Duration kFresh = absl::Minutes(5);
-constexpr size_t kMostLookups = 8;  // maximum number of lookups at the same time
+constexpr absl::Duration kStartPatience = absl::Seconds(30);
 constexpr size_t kLongestName = 64;
 constexpr size_t kNameBuffer = 16 << 10;
+constexpr size_t kLargestGroup = size_t{64} << 20;  // bytes of a group's entry, which lists its members
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || absl::StrContains("._@+-", c); }
 
-std::string LookUpName(uid_t uid) {
+// Returns whether this result of getpwnam_r, getpwuid_r or getgrgid_r means that there is no entry.
+// getpwnam(3) lists these numbers. Others come from a directory service that does not answer.
+bool MeansNotFound(int error) {
+  return error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
+}
+
+absl::StatusOr<std::string> LookUpName(uid_t uid) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(kNameBuffer);
-  if (getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
-    return absl::StrCat("uid-", uid);
+  const int error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr && !MeansNotFound(error)) return absl::UnavailableError(std::strerror(error));
+  if (found == nullptr) return absl::StrCat("uid-", uid);
   std::string name = found->pw_name;
   const bool plain = std::all_of(name.begin(), name.end(), IsNameCharacter);
   if (plain && !name.empty() && name.size() <= kLongestName) return name;
@@ -44,11 +46,12 @@ std::string LookUpName(uid_t uid) {
   return name.substr(0, kLongestName - number.size()) + number;
 }
 
-std::vector<std::string> LookUpGroups(const std::string& user) {
+absl::StatusOr<std::vector<std::string>> LookUpGroups(const std::string& user) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(kNameBuffer);
-  if (getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
-    return {};
+  const int error = getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr && !MeansNotFound(error)) return absl::UnavailableError(std::strerror(error));
+  if (found == nullptr) return std::vector<std::string>();
   int count = 64;
   std::vector<gid_t> ids(count);
   while (getgrouplist(user.c_str(), found->pw_gid, ids.data(), &count) < 0 && count < 65536) {
@@ -57,11 +60,19 @@ std::vector<std::string> LookUpGroups(const std::string& user) {
   }
   ids.resize(std::max(count, 0));
   std::vector<std::string> groups;
-  std::vector<char> text(size_t{1} << 20);  // a group's entry lists its members
+  std::vector<char> text(size_t{1} << 20);
   for (const gid_t id : ids) {
     group of_id{}, *it = nullptr;
-    if (getgrgid_r(id, &of_id, text.data(), text.size(), &it) == 0 && it != nullptr)
+    int failed = getgrgid_r(id, &of_id, text.data(), text.size(), &it);
+    while (failed == ERANGE && text.size() < kLargestGroup) {
+      text.resize(2 * text.size());
+      failed = getgrgid_r(id, &of_id, text.data(), text.size(), &it);
+    }
+    if (it != nullptr) {
       groups.push_back(it->gr_name);
+    } else if (!MeansNotFound(failed)) {
+      return absl::UnavailableError(std::strerror(failed));
+    }
   }
   return groups;
 }
@@ -82,6 +93,11 @@ bool Matches(const std::vector<std::string>& list, const std::string& user,
          });
 }
 
+absl::Status NoAnswer(const std::string& what, const absl::Status& why) {
+  return absl::UnavailableError(absl::StrCat(
+      "cannot look up ", what, " in the user directory of this machine: ", why.message(), "; try again"));
+}
+
 }  // namespace
 
 absl::Status CheckRoleEntry(const std::string& entry) {
@@ -93,97 +109,59 @@ absl::Status CheckRoleEntry(const std::string& entry) {
       absl::StrCat("'", entry, "' is not the name of a user, @ and the name of a group, or * for everybody"));
 }
 
-struct Users::Shared {
-  struct Known {
-    std::vector<std::string> groups;
-    absl::Duration since;  // Clock::Steady, as all times here
-  };
-
-  GroupsOf groups_of = nullptr;
-  SteadyMutex mutex;
-  RoleLists lists ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_map<uid_t, std::pair<std::string, absl::Duration>> names ABSL_GUARDED_BY(mutex);
-  absl::flat_hash_map<std::string, Known> groups ABSL_GUARDED_BY(mutex);
-  std::set<std::string> asked ABSL_GUARDED_BY(mutex);  // users whose groups are being looked up
-
-  std::optional<Role> RoleWith(const std::string& user, const std::vector<std::string>& of_user) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (Matches(lists.admins, user, of_user)) return Role::kAdmin;
-    if (Matches(lists.users, user, of_user)) return Role::kUser;
-    if (Matches(lists.viewers, user, of_user)) return Role::kViewer;
-    return std::nullopt;
+Users::Users(const RoleLists& lists, UserDirectory directory)
+    : patience_(directory.patience),
+      names_(directory.name_of ? std::move(directory.name_of) : LookUpName, directory.now),
+      groups_(directory.groups_of ? std::move(directory.groups_of) : LookUpGroups, directory.now) {
+  for (const auto& [uid, name] : {std::pair(geteuid(), &service_), std::pair(uid_t{0}, &root_)}) {
+    absl::StatusOr<std::string> found = names_.Get(uid, kStartPatience, kStartPatience);
+    if (found.ok()) {
+      *name = *std::move(found);
+    } else {
+      status_.Update(NoAnswer(absl::StrCat("the name of the account with uid ", uid), found.status()));
+    }
   }
-  bool groups_matter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return HasGroups(lists.admins) || HasGroups(lists.users) || HasGroups(lists.viewers);
-  }
-  // Looks up the groups of `user` on a thread, unless that is in progress.
-  static void Ask(const std::shared_ptr<Shared>& shared, const std::string& user)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared->mutex) {
-    if (shared->asked.size() >= kMostLookups || !shared->asked.insert(user).second) return;
-    // The thread is detached, because a directory service may block it for longer than the service runs.
-    std::thread([shared, user] {
-      std::vector<std::string> found = shared->groups_of(user);
-      SteadyMutexLock lock(&shared->mutex);
-      shared->groups[user] = {std::move(found), Clock::System().Steady()};
-      shared->asked.erase(user);
-      shared->mutex.SignalAll();
-    }).detach();
-  }
-};
-
-Users::Users(const RoleLists& lists) : Users(lists, LookUpGroups) {}
-
-Users::Users(const RoleLists& lists, GroupsOf groups_of) : shared_(std::make_shared<Shared>()) {
-  shared_->groups_of = groups_of;
-  service_ = NameOf(geteuid());
   SetRoles(lists);
 }
 
 void Users::SetRoles(const RoleLists& lists) {
   RoleLists all = lists;
   all.admins.push_back(service_);
-  all.admins.push_back(NameOf(0));
-  SteadyMutexLock lock(&shared_->mutex);
-  shared_->lists = std::move(all);
+  all.admins.push_back(root_);
+  absl::MutexLock lock(&mutex_);
+  lists_ = std::move(all);
 }
 
-std::string Users::NameOf(uid_t uid) {
-  {
-    SteadyMutexLock lock(&shared_->mutex);
-    const auto known = shared_->names.find(uid);
-    if (known != shared_->names.end() && Clock::System().Steady() - known->second.second < kFresh)
-      return known->second.first;
-  }
-  std::string name = LookUpName(uid);
-  SteadyMutexLock lock(&shared_->mutex);
-  shared_->names[uid] = {name, Clock::System().Steady()};
-  return name;
+absl::StatusOr<std::string> Users::NameOf(uid_t uid) {
+  // Waits also if there is an old name: the account may have been deleted, and its uid given to another user.
+  absl::StatusOr<std::string> name = names_.Get(uid, patience_, patience_);
+  if (name.ok()) return name;
+  return NoAnswer(absl::StrCat("the name of the account with uid ", uid), name.status());
 }
 
-absl::StatusOr<Role> Users::RoleOf(const std::string& user, absl::Duration patience) {
-  const std::shared_ptr<Shared>& shared = shared_;
-  SteadyMutexLock lock(&shared->mutex);
+std::optional<Role> Users::RoleWith(const std::string& user, const std::vector<std::string>& groups) const {
+  if (Matches(lists_.admins, user, groups)) return Role::kAdmin;
+  if (Matches(lists_.users, user, groups)) return Role::kUser;
+  if (Matches(lists_.viewers, user, groups)) return Role::kViewer;
+  return std::nullopt;
+}
+
+bool Users::NeedsGroups(const std::string& user) const {
+  absl::MutexLock lock(&mutex_);
+  return (HasGroups(lists_.admins) || HasGroups(lists_.users) || HasGroups(lists_.viewers)) &&
+         RoleWith(user, {}) != Role::kAdmin;
+}
+
+absl::StatusOr<Role> Users::RoleOf(const std::string& user) {
   std::vector<std::string> groups;
-  if (shared->groups_matter() && shared->RoleWith(user, {}) != Role::kAdmin) {
-    auto known = shared->groups.find(user);
-    if (known == shared->groups.end() || Clock::System().Steady() - known->second.since > kFresh)
-      Shared::Ask(shared, user);
-    if (known == shared->groups.end()) {
-      const auto answered = [&] {
-        shared->mutex.AssertHeld();
-        return shared->groups.contains(user);
-      };
-      if (!shared->mutex.AwaitWithTimeout(answered, patience)) {
-        return absl::UnavailableError(
-            absl::StrCat("the groups of ", user,
-                         " are not known yet, because the user directory of this machine "
-                         "answers slowly; try again"));
-      }
-      known = shared->groups.find(user);
-    }
-    groups = known->second.groups;
+  if (NeedsGroups(user)) {
+    // Does not wait if there is an old answer, because calls of RoleOf run on threads of gRPC.
+    absl::StatusOr<std::vector<std::string>> found = groups_.Get(user, patience_, absl::ZeroDuration());
+    if (!found.ok()) return NoAnswer(absl::StrCat("the groups of ", user), found.status());
+    groups = *std::move(found);
   }
-  if (const std::optional<Role> role = shared->RoleWith(user, groups)) return *role;
+  absl::MutexLock lock(&mutex_);
+  if (const std::optional<Role> role = RoleWith(user, groups)) return *role;
   return MakeError(absl::StatusCode::kPermissionDenied, "NO_ROLE",
                    absl::StrCat(user, " may not use this service; its operator can add ", user,
                                 " to `users` or `viewers` in the configuration"));

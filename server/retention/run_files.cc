@@ -11,6 +11,10 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 constexpr int kMaxParts = 300;                  // requests for one directory
 constexpr int64_t kMostInAnAnswer = 1LL << 50;  // avoids overflows of sums
 
+absl::Status Interrupted(const std::string& directory) {
+  return absl::UnavailableError(absl::StrCat("the removal of ", directory, " is not complete"));
+}
+
 }  // namespace
 
 absl::StatusOr<RunFiles> RunFiles::Open(const std::string& runs_dir, AgentHub* hub) {
@@ -23,7 +27,10 @@ absl::Status RunFiles::Remove(const std::string& directory, int64_t study_id, in
                               const std::string& token, FilesOf what, bool dry_run,
                               const std::function<bool()>& over, FilesRemoved& removed) {
   const std::string user = hub_ == nullptr ? "" : UserOfDirectory(runs_dir_, directory);
-  if (user.empty()) return own_.Remove(directory, study_id, run_id, token, what, dry_run, removed);
+  if (user.empty()) {
+    const absl::Status status = own_.Remove(directory, study_id, run_id, token, what, dry_run, removed, over);
+    return absl::IsCancelled(status) ? Interrupted(directory) : status;
+  }
   users_[study_id].insert(user);
   const auto wait = [&](const absl::Status& why) {
     waiting_.insert(user);
@@ -51,7 +58,7 @@ absl::Status RunFiles::Remove(const std::string& directory, int64_t study_id, in
       removed.why_left = answer->why_left();
     }
     if (!answer->incomplete() || dry_run) return absl::OkStatus();
-    if (over()) return absl::UnavailableError(absl::StrCat("the removal of ", directory, " is not complete"));
+    if (over()) return Interrupted(directory);
   }
   return wait(absl::UnavailableError(absl::StrCat("the removal of ", directory, " takes too long")));
 }
@@ -74,7 +81,7 @@ void RunFiles::RemoveEmptyStudy(int64_t study_id) {
 
 absl::StatusOr<v1::ServeRequest::Removed> RunFiles::AskAboutStudy(const std::string& user, int64_t study_id,
                                                                   bool dry_run) {
-  return Ask(user, absl::StrCat(UserDirectory(runs_dir_, user), "/", study_id),
+  return Ask(user, absl::StrCat(DirectoryOfUser(runs_dir_, user), "/", study_id),
              AgentRequest::Files::kRemoveEmptyStudy, dry_run);
 }
 

@@ -145,7 +145,7 @@ grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeResponse>* AgentService::Serv
   ClientCall connected(*caller, "Serve", /*changes=*/true);
   connected.SetDetail("an agent for the jobs of this user");
   access_.Audit(connected, absl::OkStatus());
-  return Stream::Start(*hub_, caller->user, UserDirectory(runs_dir_, caller->user));
+  return Stream::Start(*hub_, caller->user, DirectoryOfUser(runs_dir_, caller->user));
 }
 
 grpc::ServerUnaryReactor* AgentService::GetAgent(grpc::CallbackServerContext* context,

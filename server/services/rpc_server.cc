@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <optional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -12,6 +14,7 @@
 #include "server/services/endpoint.h"
 #include "server/services/watchdog.h"
 #include "server/time/clock.h"
+#include "spdlog/spdlog.h"
 
 namespace scalelab::server {
 namespace {
@@ -114,15 +117,19 @@ class Impl final : public RpcServer {
 
   // Passes a connection to gRPC on a thread of a pool. `uid` is the account of the peer of a Unix socket.
   void Take(int fd, std::optional<uid_t> uid) {
-    parts_->pools.connections.Run([fd, uid, parts = parts_.get()](absl::Status status) {
-      if (!status.ok()) {
-        close(fd);
-        return;
-      }
-      // Looking up a name may block.
-      if (uid.has_value()) parts->connections.SetUser(fd, parts->identities.users().NameOf(*uid));
-      (uid.has_value() ? parts->local : parts->tcp).Take(fd);
-    });
+    // Looking up a name may block. Half of the threads remain for TCP connections.
+    Subject subject;
+    if (uid.has_value()) subject.filesystem = "user directory";
+    parts_->pools.connections.Run(
+        [fd, uid, parts = parts_.get()](absl::Status status) {
+          if (status.ok() && uid.has_value()) status = SetUser(*parts, fd, *uid);
+          if (!status.ok()) {
+            close(fd);
+            return;
+          }
+          (uid.has_value() ? parts->local : parts->tcp).Take(fd);
+        },
+        std::move(subject));
   }
 
   // The objects that threads of the pools may use.
@@ -155,6 +162,12 @@ class Impl final : public RpcServer {
           local(context, /*local=*/true),
           tcp(context, /*local=*/false) {}
     std::vector<Endpoint*> endpoints() { return {&local, &tcp}; }
+    // Limits the log to one line in ten seconds.
+    bool MayLog() {
+      const int64_t now = absl::ToInt64Seconds(Clock::System().Steady());
+      int64_t last = last_logged;
+      return now - last >= 10 && last_logged.compare_exchange_strong(last, now);
+    }
 
     Connections connections;
     Authenticator identities;
@@ -163,7 +176,21 @@ class Impl final : public RpcServer {
     WatchHub watches;
     EndpointContext context;
     Endpoint local, tcp;
+    std::atomic<int64_t> last_logged = -10;  // in seconds of Clock::Steady
   };
+
+  // Sets the name of the account at the other end of a connection. Returns UNAVAILABLE if it is not known.
+  // The connection must be closed then: its calls would have a wrong identity until it ends. Clients connect
+  // again.
+  static absl::Status SetUser(Parts& parts, int fd, uid_t uid) {
+    const absl::StatusOr<std::string> name = parts.identities.users().NameOf(uid);
+    if (name.ok()) {
+      parts.connections.SetUser(fd, *name);
+    } else if (parts.MayLog()) {
+      spdlog::warn("a connection on the Unix socket was closed: {}", name.status().ToString());
+    }
+    return name.status();
+  }
 
   std::unique_ptr<Parts> parts_;     // null after Shutdown
   bool ended_ = true;                // whether all threads of the pools have ended

@@ -58,8 +58,9 @@ grpc::ServerUnaryReactor* SessionCalls::CreateSession(grpc::CallbackServerContex
     const absl::StatusOr<uid_t> account = login_.Check(credential, now);
     if (!account.ok()) return WithReason(account.status());
     Authenticator& identities = handler_.access.identities();
-    session.response.set_token(
-        identities.sessions().Issue(identities.users().NameOf(*account), kSource, now));
+    const absl::StatusOr<std::string> name = identities.users().NameOf(*account);
+    if (!name.ok()) return name.status();
+    session.response.set_token(identities.sessions().Issue(*name, kSource, now));
     const absl::StatusOr<Identity> caller = identities.Bearer(session.response.token(), "", now);
     if (!caller.ok()) return caller.status();
     *session.response.mutable_identity() = ToIdentity(*caller);

@@ -12,7 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/loopback_agent.h"
@@ -48,6 +51,10 @@ class AgentFaults : public testing::Test {
     options.slurm.settle = kSettle;
     options.patience = patience_;
     options.uid_of = [this](const std::string& user) -> absl::StatusOr<std::optional<uid_t>> {
+      absl::MutexLock lock(&mutex_);
+      ++lookups_;
+      mutex_.Await(absl::Condition(
+          +[](bool* hang) { return !*hang; }, &lookups_hang_));
       if (lookups_fail_) return absl::UnavailableError("the accounts cannot be looked up");
       return user == "nobody" ? std::nullopt : std::optional<uid_t>(geteuid());
     };
@@ -58,7 +65,7 @@ class AgentFaults : public testing::Test {
     slurm_.Write("slots", "0");
   }
   std::unique_ptr<LoopbackAgent> Agent(const std::string& user) {
-    return std::make_unique<LoopbackAgent>(hub_, user, UserDirectory(slurm_.directory() + "/runs", user));
+    return std::make_unique<LoopbackAgent>(hub_, user, DirectoryOfUser(slurm_.directory() + "/runs", user));
   }
   absl::StatusOr<std::string> Submit(const std::string& user, const std::string& token) {
     JobRequest request = slurm_.Request(token);
@@ -70,6 +77,18 @@ class AgentFaults : public testing::Test {
     const auto statuses = scheduler_->Poll(tokens);
     EXPECT_TRUE(statuses.ok()) << statuses.status();
     return statuses.value_or(std::vector<JobStatus>());
+  }
+  void FailLookups(bool fail) {
+    absl::MutexLock lock(&mutex_);
+    lookups_fail_ = fail;
+  }
+  void HangLookups(bool hang) {
+    absl::MutexLock lock(&mutex_);
+    lookups_hang_ = hang;
+  }
+  int lookups() {
+    absl::MutexLock lock(&mutex_);
+    return lookups_;
   }
   // Returns the number of jobs of each name that Slurm has accepted.
   std::map<std::string, int> JobsByName() const {
@@ -84,7 +103,10 @@ class AgentFaults : public testing::Test {
   AgentHub hub_;
   std::map<std::string, std::string> users_;
   absl::Duration patience_ = absl::Seconds(30);  // a busy machine
-  bool lookups_fail_ = false;
+  absl::Mutex mutex_;
+  bool lookups_fail_ ABSL_GUARDED_BY(mutex_) = false;
+  bool lookups_hang_ ABSL_GUARDED_BY(mutex_) = false;
+  int lookups_ ABSL_GUARDED_BY(mutex_) = 0;  // of accounts
   std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -304,12 +326,46 @@ TEST_F(AgentFaults, AJobIsNotGivenUpWhileItsAccountCannotBeLookedUp) {
   const auto alice = Agent("alice");
   ASSERT_TRUE(Submit("alice", "a").ok());
   Start();  // without the users that were looked up before
-  lookups_fail_ = true;
+  FailLookups(true);
   EXPECT_EQ(scheduler_->Cancel({"a"}).code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Poll({"a"}), IsEmpty()) << "nothing is known about the job";
-  lookups_fail_ = false;
+  FailLookups(false);
+  slurm_.Advance(absl::Seconds(6));  // the pause after a failed lookup
   EXPECT_TRUE(scheduler_->Cancel({"a"}).ok());
   EXPECT_EQ(Poll({"a"})[0].state, State::kCancelled);
+}
+
+TEST_F(AgentFaults, AnAccountIsLookedUpOnceForAllJobsOfItsUser) {
+  Start();
+  users_ = {{"a", "alice"}, {"a2", "alice"}, {"a3", "alice"}};
+  FailLookups(true);
+  EXPECT_THAT(Poll({"a", "a2", "a3"}), IsEmpty());
+  EXPECT_EQ(lookups(), 1);
+  EXPECT_EQ(scheduler_->Cancel({"a", "a2", "a3"}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(lookups(), 1) << "some seconds are between a failed lookup and the next one";
+  slurm_.Advance(absl::Seconds(6));
+  Poll({"a", "a2", "a3"});
+  EXPECT_EQ(lookups(), 2);
+}
+
+TEST_F(AgentFaults, AUserDirectoryThatHangsDelaysNoOtherUser) {
+  Start();
+  const auto alice = Agent("alice");
+  ASSERT_TRUE(Submit("alice", "a").ok());
+  HangLookups(true);
+  users_["b"] = "bob";
+  patience_ = absl::Milliseconds(300);
+  Start();  // without the users that were looked up before
+  EXPECT_THAT(Poll({"a", "b"}), IsEmpty());
+  EXPECT_EQ(scheduler_->Cancel({"b"}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Submit("carol", "c").status().message(),
+              HasSubstr("the account carol cannot be looked up now"));
+  HangLookups(false);
+  // The lookups in flight end soon. Nothing reports their end.
+  for (const char* user : {"alice", "bob", "carol"}) {
+    while (absl::StrContains(Submit(user, absl::StrCat("new-", user)).status().message(), "looked up now"))
+      absl::SleepFor(absl::Milliseconds(5));
+  }
 }
 
 TEST_F(AgentFaults, ACancelledJobOfAUserWithoutAnAccountIsUnknown) {

@@ -220,7 +220,7 @@ class AgentHarness final : public SlurmHarness {
     agent_.reset();
     hub_ = std::make_unique<AgentHub>();
     agent_ = std::make_unique<LoopbackAgent>(*hub_, "alice",
-                                             UserDirectory(standins_.directory() + "/runs", "alice"));
+                                             DirectoryOfUser(standins_.directory() + "/runs", "alice"));
     AgentSchedulerOptions options;
     options.slurm = standins_.options();
     options.patience = absl::Seconds(60);  // a busy machine

@@ -3,6 +3,7 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "server/scheduler/slurm_jobs.h"
 #include "server/scheduler/slurm_site.h"
 #include "server/time/clock.h"
+#include "server/time/lookup_cache.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -45,8 +47,7 @@ absl::StatusOr<std::optional<uid_t>> UidOf(const std::string& user) {
   for (const int not_found : {0, ENOENT, ESRCH, EBADF, EPERM}) {
     if (error == not_found) return std::nullopt;
   }
-  return absl::UnavailableError(
-      absl::StrCat("the account ", user, " cannot be looked up now: ", std::strerror(error)));
+  return absl::UnavailableError(std::strerror(error));
 }
 
 // Runs the queries about one user: on this machine if it may see the jobs of the user, else through the agent.
@@ -90,7 +91,9 @@ class AgentScheduler final : public Scheduler {
       : options_(std::move(options)),
         hub_(hub),
         client_(local_, local_, geteuid(), options_.slurm.command_timeout),
-        site_(client_, {options_.slurm.settle, options_.slurm.view_age, options_.slurm.now}) {}
+        site_(client_, {options_.slurm.settle, options_.slurm.view_age, options_.slurm.now}),
+        uids_(options_.uid_of ? options_.uid_of : UidOf,
+              [now = options_.slurm.now] { return now() - absl::UnixEpoch(); }) {}
 
   SlurmSite& site() { return site_; }
   std::string name() const override { return "slurm"; }
@@ -108,15 +111,13 @@ class AgentScheduler final : public Scheduler {
 
   SlurmScriptOptions ScriptOptions(const std::string& user) const {
     SlurmScriptOptions script = options_.slurm.script;
-    script.runs_dir = UserDirectory(script.runs_dir, user);
+    script.runs_dir = DirectoryOfUser(script.runs_dir, user);
     return script;
   }
-  absl::StatusOr<std::optional<uid_t>> Uid(const std::string& user) const {
-    return options_.uid_of ? options_.uid_of(user) : UidOf(user);
-  }
-  absl::StatusOr<User*> UserOf(const std::string& name);
-  bool HasNoAccount(const std::string& name) const;
-  absl::StatusOr<Tokens> ByUser(const std::vector<std::string>& tokens);
+  // Waits until `deadline`, a time of Clock::Steady, if the account has to be looked up.
+  absl::StatusOr<User*> UserOf(const std::string& name, absl::Duration deadline);
+  bool HasNoAccount(const std::string& name);
+  absl::StatusOr<Tokens> ByUser(const std::vector<std::string>& tokens, absl::Duration deadline);
   absl::StatusOr<std::map<uid_t, Queue>> QueryAll(const Tokens& tokens);
   void Forget(const std::vector<std::string>& polled);
 
@@ -125,16 +126,21 @@ class AgentScheduler final : public Scheduler {
   LocalCommandRunner local_;
   const SlurmClient client_;
   SlurmSite site_;
+  LookupCache<std::string, std::optional<uid_t>> uids_;
   std::map<std::string, std::string> user_of_;  // by token
   // Cancelled tokens whose user has no account. Nobody can query or end their jobs.
   std::set<std::string> unreachable_;
   std::map<std::string, std::unique_ptr<User>> users_;
 };
 
-absl::StatusOr<User*> AgentScheduler::UserOf(const std::string& name) {
+absl::StatusOr<User*> AgentScheduler::UserOf(const std::string& name, absl::Duration deadline) {
   if (const auto it = users_.find(name); it != users_.end()) return it->second.get();
-  const absl::StatusOr<std::optional<uid_t>> uid = Uid(name);
-  if (!uid.ok()) return uid.status();
+  const absl::Duration patience = std::max(deadline - Clock::System().Steady(), absl::ZeroDuration());
+  const absl::StatusOr<std::optional<uid_t>> uid = uids_.Get(name, patience, patience);
+  if (!uid.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the account ", name, " cannot be looked up now: ", uid.status().message()));
+  }
   if (!uid->has_value()) {
     return absl::UnavailableError(absl::StrCat("this machine has no account ", name,
                                                ", under which the job has to run; submit the study as a user "
@@ -148,13 +154,15 @@ absl::StatusOr<User*> AgentScheduler::UserOf(const std::string& name) {
 }
 
 // Returns false while it is not known whether the user has an account: the jobs of the user may exist.
-bool AgentScheduler::HasNoAccount(const std::string& name) const {
+bool AgentScheduler::HasNoAccount(const std::string& name) {
   if (users_.contains(name)) return false;
-  const absl::StatusOr<std::optional<uid_t>> uid = Uid(name);
+  const absl::StatusOr<std::optional<uid_t>> uid =
+      uids_.Get(name, absl::ZeroDuration(), absl::ZeroDuration());
   return uid.ok() && !uid->has_value();
 }
 
-absl::StatusOr<AgentScheduler::Tokens> AgentScheduler::ByUser(const std::vector<std::string>& tokens) {
+absl::StatusOr<AgentScheduler::Tokens> AgentScheduler::ByUser(const std::vector<std::string>& tokens,
+                                                              absl::Duration deadline) {
   Tokens by_user;
   bool asked = false;
   for (const std::string& token : tokens) {
@@ -167,13 +175,14 @@ absl::StatusOr<AgentScheduler::Tokens> AgentScheduler::ByUser(const std::vector<
       it = user_of_.find(token);
     }
     if (it == user_of_.end()) continue;
-    if (const absl::StatusOr<User*> user = UserOf(it->second); user.ok()) by_user[*user].push_back(token);
+    if (const absl::StatusOr<User*> user = UserOf(it->second, deadline); user.ok())
+      by_user[*user].push_back(token);
   }
   return by_user;
 }
 
 absl::StatusOr<std::string> AgentScheduler::Submit(const JobRequest& request) {
-  const absl::StatusOr<User*> found = UserOf(request.user);
+  const absl::StatusOr<User*> found = UserOf(request.user, Clock::System().Steady() + options_.patience);
   if (!found.ok()) return found.status();
   User& user = **found;
   user_of_[request.token] = request.user;
@@ -208,7 +217,7 @@ absl::StatusOr<std::map<uid_t, Queue>> AgentScheduler::QueryAll(const Tokens& to
 absl::StatusOr<std::vector<JobStatus>> AgentScheduler::Poll(const std::vector<std::string>& tokens) {
   if (tokens.empty()) return std::vector<JobStatus>();
   if (!site_.known()) site_.RecordAnswer(site_.View().status());
-  absl::StatusOr<Tokens> by_user = ByUser(tokens);
+  absl::StatusOr<Tokens> by_user = ByUser(tokens, Clock::System().Steady() + options_.patience);
   if (!by_user.ok()) return by_user.status();
   // Only this thread starts work, so an idle lane stays idle. Leave out the jobs of busy lanes: an answer of
   // squeue must be used at once, because later it would count as newer than it is.
@@ -261,13 +270,14 @@ void AgentScheduler::Forget(const std::vector<std::string>& polled) {
 }
 
 absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
-  const absl::StatusOr<Tokens> by_user = ByUser(tokens);
+  const absl::Duration accounts_deadline = Clock::System().Steady() + options_.patience;
+  const absl::StatusOr<Tokens> by_user = ByUser(tokens, accounts_deadline);
   if (!by_user.ok()) return by_user.status();
   absl::Status first;
   for (const std::string& token : tokens) {
     const auto name = user_of_.find(token);
     if (name == user_of_.end()) continue;
-    const absl::StatusOr<User*> user = UserOf(name->second);
+    const absl::StatusOr<User*> user = UserOf(name->second, accounts_deadline);
     if (user.ok()) continue;
     if (HasNoAccount(name->second)) {
       unreachable_.insert(token);
@@ -297,7 +307,7 @@ absl::Status AgentScheduler::Cancel(const std::vector<std::string>& tokens) {
 
 }  // namespace
 
-std::string UserDirectory(const std::string& runs_dir, const std::string& user) {
+std::string DirectoryOfUser(const std::string& runs_dir, const std::string& user) {
   return absl::StrCat(runs_dir, "/", user);
 }
 

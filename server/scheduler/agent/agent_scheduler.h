@@ -21,21 +21,22 @@ namespace scalelab::server {
 
 struct AgentSchedulerOptions {
   SlurmSchedulerOptions slurm;
-  // Time that a call waits for the agent of a user. After this time the agent still continues its work, and
-  // the calls of other users are made.
+  // Time that a call waits for the agent of a user, and for the lookups of accounts. After this time the
+  // agent still continues its work, and the calls of other users are made.
   absl::Duration patience = absl::Seconds(3);
   // Returns the users of all jobs that may exist, by token. Called for a token that was not submitted
   // by this process.
   std::function<absl::StatusOr<std::map<std::string, std::string>>()> users_of_jobs;
-  // Returns the uid of a user, or nothing if there is no such account. Returns UNAVAILABLE if this cannot be found out now.
-  // Default: the accounts of this machine.
+  // Returns the uid of a user, or nothing if there is no such account. Returns UNAVAILABLE if this cannot be
+  // found out now. Runs on separate threads, possibly after the scheduler is destroyed. Default: the accounts
+  // of this machine.
   std::function<absl::StatusOr<std::optional<uid_t>>(const std::string& user)> uid_of;
 };
 
 // Returns the directory of a user's jobs and attempts below `runs_dir`.
-std::string UserDirectory(const std::string& runs_dir, const std::string& user);
+std::string DirectoryOfUser(const std::string& runs_dir, const std::string& user);
 
-// Returns the user of an attempt's directory, UserDirectory/study/run/token. Returns an empty string for another directory:
+// Returns the user of an attempt's directory, DirectoryOfUser/study/run/token. Returns an empty string for another directory:
 // that of an attempt whose job ran under the account of this service.
 std::string UserOfDirectory(const std::string& runs_dir, absl::string_view directory);
 

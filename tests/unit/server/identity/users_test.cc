@@ -5,7 +5,12 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <future>
+#include <memory>
+
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/status.h"
 #include "server/identity/authenticator.h"
 #include "tests/unit/server/identity/memory_access_store.h"
@@ -13,15 +18,26 @@
 namespace scalelab::server {
 namespace {
 
+using Names = absl::StatusOr<std::vector<std::string>>;
+
+constexpr uid_t kAnn = 4'123'456;
+
 std::vector<std::string> GroupsOf(const std::string& user) {
   if (user == "ann") return {"staff", "labadmins"};
   if (user == "joe") return {"staff"};
   return {};
 }
 
+UserDirectory WithGroups() {
+  UserDirectory directory;
+  directory.groups_of = GroupsOf;
+  return directory;
+}
+
 std::string RoleText(Users& users, const std::string& user) {
   const auto role = users.RoleOf(user);
   if (role.ok()) return std::to_string(static_cast<int>(*role));
+  if (absl::IsUnavailable(role.status())) return "unavailable";
   EXPECT_TRUE(absl::IsPermissionDenied(role.status())) << role.status();
   return "none";
 }
@@ -34,7 +50,7 @@ TEST(Users, ByDefaultEverybodyIsAUserAndTheServiceAnAdmin) {
 }
 
 TEST(Users, TheHighestRoleOfNameAndGroupsCounts) {
-  Users users({{"@labadmins", "eve"}, {"@staff"}, {"guest"}}, GroupsOf);
+  Users users({{"@labadmins", "eve"}, {"@staff"}, {"guest"}}, WithGroups());
   EXPECT_EQ(*users.RoleOf("ann"), Role::kAdmin);
   EXPECT_EQ(*users.RoleOf("eve"), Role::kAdmin);
   EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
@@ -44,7 +60,7 @@ TEST(Users, TheHighestRoleOfNameAndGroupsCounts) {
 }
 
 TEST(Users, NewListsOfRolesApplyAtOnce) {
-  Users users({{}, {"joe"}, {}}, GroupsOf);
+  Users users({{}, {"joe"}, {}}, WithGroups());
   EXPECT_EQ(RoleText(users, "ann"), "none");
   EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
   users.SetRoles({{"@labadmins"}, {}, {"*"}});
@@ -55,29 +71,166 @@ TEST(Users, NewListsOfRolesApplyAtOnce) {
 
 TEST(Users, AnAccountWithoutANameHasItsNumber) {
   Users users({});
-  EXPECT_EQ(users.NameOf(0), "root");
-  EXPECT_EQ(users.NameOf(4'123'456), "uid-4123456");
-  EXPECT_EQ(users.NameOf(geteuid()), users.service());
+  EXPECT_EQ(*users.NameOf(0), "root");
+  EXPECT_EQ(*users.NameOf(kAnn), "uid-4123456");
+  EXPECT_EQ(*users.NameOf(geteuid()), users.service());
 }
 
-absl::Mutex blocked_mutex;
-bool blocked = true;
-
-TEST(Users, ADirectoryServiceThatBlocksDelaysOnlyThoseWhomItConcerns) {
-  Users users(
-      {{}, {"@staff"}, {}}, +[](const std::string&) -> std::vector<std::string> {
-        absl::MutexLock lock(&blocked_mutex);
-        blocked_mutex.Await(absl::Condition(
-            +[](bool* b) { return !*b; }, &blocked));
-        return {"staff"};
-      });
-  EXPECT_TRUE(absl::IsUnavailable(users.RoleOf("joe", absl::Milliseconds(10)).status()));
-  EXPECT_EQ(*users.RoleOf(users.service(), absl::ZeroDuration()), Role::kAdmin);
-  {
-    absl::MutexLock lock(&blocked_mutex);
-    blocked = false;
+// A user directory with a clock. The threads of its lookups own it together with the test.
+class FakeDirectory {
+ public:
+  // Callers wait for an hour of this clock, or of the clock of the machine.
+  static UserDirectory Of(const std::shared_ptr<FakeDirectory>& fake) {
+    UserDirectory directory;
+    directory.name_of = [fake](uid_t uid) { return fake->NameOf(uid); };
+    directory.groups_of = [fake](const std::string&) { return fake->Groups(); };
+    directory.now = [fake] { return absl::Seconds(fake->seconds_.load()); };
+    directory.patience = absl::Hours(1);
+    return directory;
   }
-  EXPECT_EQ(*users.RoleOf("joe", absl::Seconds(20)), Role::kUser);
+  void Advance(absl::Duration by) { seconds_ += absl::ToInt64Seconds(by); }
+  void SetName(absl::StatusOr<std::string> name) {
+    absl::MutexLock lock(&mutex_);
+    name_ = std::move(name);
+  }
+  void SetGroups(Names groups) {
+    absl::MutexLock lock(&mutex_);
+    groups_ = std::move(groups);
+  }
+  void Block(bool blocked) {
+    absl::MutexLock lock(&mutex_);
+    blocked_ = blocked;
+  }
+  int lookups() {
+    absl::MutexLock lock(&mutex_);
+    return lookups_;
+  }
+  void WaitForLookup(int number) {
+    absl::MutexLock lock(&mutex_);
+    const auto begun = [&] {
+      mutex_.AssertHeld();
+      return lookups_ >= number;
+    };
+    mutex_.Await(absl::Condition(&begun));
+  }
+
+ private:
+  absl::StatusOr<std::string> NameOf(uid_t uid) {
+    if (uid != kAnn) return "lab";
+    absl::MutexLock lock(&mutex_);
+    Wait();
+    return name_;
+  }
+  Names Groups() {
+    absl::MutexLock lock(&mutex_);
+    Wait();
+    return groups_;
+  }
+  void Wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++lookups_;
+    mutex_.Await(absl::Condition(
+        +[](bool* blocked) { return !*blocked; }, &blocked_));
+  }
+
+  std::atomic<int64_t> seconds_ = 0;
+  absl::Mutex mutex_;
+  absl::StatusOr<std::string> name_ ABSL_GUARDED_BY(mutex_) = "ann";
+  Names groups_ ABSL_GUARDED_BY(mutex_) = std::vector<std::string>{"staff"};
+  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  int lookups_ ABSL_GUARDED_BY(mutex_) = 0;  // of groups and of the name of ann
+};
+
+const absl::Status kDown = absl::UnavailableError("Connection refused");
+
+TEST(Users, AnErrorOfTheDirectoryDoesNotReplaceANameThatIsKnown) {
+  const auto directory = std::make_shared<FakeDirectory>();
+  Users users({}, FakeDirectory::Of(directory));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  directory->SetName(kDown);
+  directory->Advance(absl::Minutes(6));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  EXPECT_EQ(directory->lookups(), 2);
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  EXPECT_EQ(directory->lookups(), 2) << "some seconds are between a failed lookup and the next one";
+  directory->SetName("ann2");
+  directory->Advance(absl::Seconds(6));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann2");
+}
+
+TEST(Users, AnErrorOfTheDirectoryDoesNotReplaceGroupsThatAreKnown) {
+  const auto directory = std::make_shared<FakeDirectory>();
+  Users users({{}, {"@staff"}, {"@guests"}}, FakeDirectory::Of(directory));
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
+  directory->SetGroups(kDown);
+  directory->Advance(absl::Minutes(6));
+  const std::string user = std::to_string(static_cast<int>(Role::kUser));
+  // The third lookup begins after the error of the second one.
+  while (directory->lookups() < 3) {
+    ASSERT_EQ(RoleText(users, "joe"), user);
+    directory->Advance(absl::Seconds(6));
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  directory->SetGroups(std::vector<std::string>{"guests"});
+  const std::string viewer = std::to_string(static_cast<int>(Role::kViewer));
+  for (std::string role = user; role != viewer; role = RoleText(users, "joe")) {
+    ASSERT_EQ(role, user);
+    directory->Advance(absl::Seconds(6));
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+TEST(Users, WithoutAnEarlierAnswerAnErrorOfTheDirectoryIsUnavailable) {
+  const auto directory = std::make_shared<FakeDirectory>();
+  directory->SetName(kDown);
+  directory->SetGroups(kDown);
+  Users users({{}, {"@staff"}, {}}, FakeDirectory::Of(directory));
+  EXPECT_TRUE(users.status().ok());
+  const absl::Status no_name = users.NameOf(kAnn).status();
+  EXPECT_TRUE(absl::IsUnavailable(no_name)) << no_name;
+  EXPECT_THAT(no_name.message(), testing::HasSubstr("Connection refused"));
+  const absl::Status no_role = users.RoleOf("joe").status();
+  EXPECT_TRUE(absl::IsUnavailable(no_role)) << no_role;
+  EXPECT_THAT(no_role.message(), testing::HasSubstr("Connection refused"));
+  directory->SetName("ann");
+  directory->SetGroups(std::vector<std::string>{"staff"});
+  directory->Advance(absl::Seconds(6));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
+}
+
+TEST(Users, CallersWaitForTheBeginningOfALookupOnly) {
+  const auto directory = std::make_shared<FakeDirectory>();
+  Users users({{}, {"@staff"}, {}}, FakeDirectory::Of(directory));
+  directory->Block(true);
+  auto role = std::async(std::launch::async, [&] { return users.RoleOf("joe"); });
+  auto name = std::async(std::launch::async, [&] { return users.NameOf(kAnn); });
+  directory->WaitForLookup(2);
+  directory->Advance(absl::Hours(2));
+  // Without an answer these calls would take an hour if their wait did not begin with the lookup.
+  EXPECT_TRUE(absl::IsUnavailable(users.RoleOf("joe").status()));
+  EXPECT_TRUE(absl::IsUnavailable(users.NameOf(kAnn).status()));
+  EXPECT_EQ(directory->lookups(), 2) << "one lookup of each answer is in flight";
+  EXPECT_EQ(*users.RoleOf(users.service()), Role::kAdmin) << "needs no groups";
+  directory->Block(false);
+  EXPECT_EQ(*role.get(), Role::kUser);
+  EXPECT_EQ(*name.get(), "ann");
+}
+
+TEST(Users, OldAnswersAreUsedWhileTheDirectoryHangs) {
+  const auto directory = std::make_shared<FakeDirectory>();
+  Users users({{}, {"@staff"}, {}}, FakeDirectory::Of(directory));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
+  directory->Advance(absl::Minutes(6));
+  directory->Block(true);
+  EXPECT_EQ(*users.RoleOf("joe"), Role::kUser);
+  auto name = std::async(std::launch::async, [&] { return users.NameOf(kAnn); });
+  directory->WaitForLookup(4);
+  directory->Advance(absl::Hours(2));
+  EXPECT_EQ(*users.NameOf(kAnn), "ann");
+  directory->SetName("ann2");
+  directory->Block(false);
+  EXPECT_EQ(*name.get(), "ann2") << "a call waits for the new name for a while";
 }
 
 TEST(Users, AnEntryIsANameAGroupOrAStar) {
@@ -85,6 +238,16 @@ TEST(Users, AnEntryIsANameAGroupOrAStar) {
     EXPECT_TRUE(CheckRoleEntry(good).ok()) << good;
   for (const char* bad : {"", "@", "@@x", "a b", "**", "a,b", "a\n"})
     EXPECT_FALSE(CheckRoleEntry(bad).ok()) << bad;
+}
+
+TEST(Authenticator, DoesNotStartWithoutTheNameOfItsAccount) {
+  MemoryAccessStore store;
+  IdentityOptions options;
+  options.directory.name_of = [](uid_t) { return kDown; };
+  Authenticator identities(options, "file-token", "key", store);
+  const absl::Status started = identities.Start();
+  EXPECT_TRUE(absl::IsUnavailable(started)) << started;
+  EXPECT_THAT(started.message(), testing::HasSubstr("Connection refused"));
 }
 
 TEST(Authenticator, EveryKindOfTokenNamesItsUser) {

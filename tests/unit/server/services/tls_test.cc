@@ -189,7 +189,7 @@ TEST_F(MungeRpcTest, ACredentialIsExchangedForATokenOnce) {
   v1::CreateSessionResponse session;
   const grpc::Status status = Login(credential, &session);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(session.identity().user(), Users({}).NameOf(getuid()));
+  EXPECT_EQ(session.identity().user(), *Users({}).NameOf(getuid()));
   EXPECT_EQ(session.identity().source(), "munge");
   EXPECT_TRUE(List(channel_, session.token()).ok());
   const grpc::Status replayed = Login(credential, &session);
