@@ -114,8 +114,10 @@ absl::StatusOr<Snapshot> Load(Database& db) {
   if (status.ok()) status = Move(All<AllocationRow>(db, allocations), snapshot.allocations);
   if (status.ok()) status = ReadRowsOfStudies(db, snapshot);
   if (status.ok()) status = ReadServiceState(db, snapshot.service);
-  static const std::string newest =
-      SelectSql<ProvenanceRow>("WHERE attempt_id > 0 ORDER BY attempt_id DESC LIMIT 1000");
+  // A restored attempt has no directory. It may have run on other machines whose nodes have the same names.
+  static const std::string newest = SelectSql<ProvenanceRow>(
+      "WHERE attempt_id > 0 AND EXISTS (SELECT 1 FROM attempt a WHERE a.id = provenance.attempt_id AND "
+      "a.directory <> '') ORDER BY attempt_id DESC LIMIT 1000");
   if (status.ok()) status = Move(All<ProvenanceRow>(db, newest), snapshot.newest_provenance);
   if (!status.ok()) return status;
 
@@ -450,6 +452,15 @@ absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter, c
 }
 
 absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t count_wanted, Series& series) {
+  Transaction transaction(db, Transaction::Kind::kRead);
+  if (!transaction.status().ok()) return transaction.status();
+  {
+    Statement kept(db, "SELECT 1 FROM series WHERE id = ?1 AND attempt_id = ?2 AND" SCALELAB_VISIBLE_ATTEMPT(
+                           "?2") "AND" SCALELAB_POINTS_KEPT("?2"));
+    kept.Bind(id, attempt_id);
+    const bool found = kept.Step();
+    if (!found) return kept.status();
+  }
   // Reserve memory for a long series at once, because growing would copy it repeatedly. There are at most as
   // many points as lines. Memory that a sparse metric does not use is never touched, so it costs nothing.
   constexpr int64_t kMaxRoom = 1 << 22;

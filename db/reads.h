@@ -61,7 +61,8 @@ struct SeriesList {
 };
 absl::StatusOr<SeriesList> ListSeries(Database& db, const PointFilter& filter, const SeriesName& after,
                                       size_t most);
-// Appends the points of series `id` of an attempt; only the `first` ones if that is not 0.
+// Appends the points of series `id` of an attempt; only the `first` ones if that is not 0, and none if the
+// series was deleted since ListSeries returned it.
 absl::Status ReadSeries(Database& db, int64_t attempt_id, int64_t id, size_t first, Series& series);
 // Appends the next points after `place` of the attempt's series with the key and rank of `series`, which has no points
 // yet, and moves `place`. Appends fewer than `most` points only at the end of the series, and none if there is no such

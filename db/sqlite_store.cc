@@ -233,7 +233,7 @@ class SqliteStore : public Store {
           return ReadSeries(db, filter.attempt_id, list->ids[i], filter.first, series);
         });
         if (!status.ok()) return status;
-        take(std::move(series));
+        if (!series.value.empty()) take(std::move(series));
       }
     }
     return absl::OkStatus();

@@ -85,7 +85,8 @@ struct Snapshot {
   ServiceState service;
   std::map<int64_t, int>
       noisy_attempts;  // by run of these studies: attempts that failed because they were noisy
-  std::vector<ProvenanceRow> newest_provenance;  // of the newest attempts of all studies, newest first
+  // Of the newest attempts of all studies, newest first, without attempts that were restored from archives.
+  std::vector<ProvenanceRow> newest_provenance;
   // Largest ids ever used, including those of deleted rows, because an id is never used twice.
   int64_t last_study_id = 0, last_cell_id = 0, last_run_id = 0, last_attempt_id = 0, last_allocation_id = 0;
 };
@@ -209,8 +210,9 @@ class Store : public AccessStore {
   // start. `rows` are those that ListCurveRows returned for the study, so that its runs are not read again.
   virtual absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(int64_t study_id,
                                                                     const std::vector<CurveRow>& rows) = 0;
-  // Calls `take` for each series that matches `filter`, ordered by key and rank, with its points ordered by
-  // line. No transaction is open during `take`.
+  // Calls `take` for each series that matches `filter` and has points, ordered by key and rank, with its
+  // points ordered by line. No transaction is open during `take`. Leaves out series that are deleted
+  // meanwhile.
   virtual absl::Status ReadPoints(const PointFilter& filter, const std::function<void(Series)>& take) = 0;
 };
 

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,8 +48,11 @@ struct ArchiveHead {
   int64_t content_bytes = 0;  // size without compression
   std::string seal, sealed;   // as in ArchiveReader
 };
-// Reads all of an archive. Returns DATA_LOSS if it is damaged or if its rows do not fit together.
-absl::StatusOr<ArchiveHead> CheckArchive(int fd);
+// Reads all of an archive. Returns DATA_LOSS if it is damaged or if its rows do not fit together,
+// RESOURCE_EXHAUSTED if its content has more than `most_bytes`, and CANCELLED if `over`, which is called
+// after each row, returns true. The content of a small file can be very large.
+absl::StatusOr<ArchiveHead> CheckArchive(int fd, int64_t most_bytes = std::numeric_limits<int64_t>::max(),
+                                         const std::function<bool()>& over = nullptr);
 
 // Gives new ids to the rows of an archive, one after the other.
 class Renumbering {

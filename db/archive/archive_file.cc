@@ -25,8 +25,11 @@ constexpr size_t kSealSize = 64;
 constexpr size_t kHashSize = 32;
 constexpr size_t kPiece = 256 << 10;
 constexpr char kEnd = '\xff';
-// Size of the largest text or blob. SQLite's limit for a row is similar.
-constexpr uint32_t kMaxBytes = 512 << 20;
+// Limits of a text or blob, and of all of them in a row. The largest values are the specification of a study,
+// which was a request of at most 4 MiB, and the provenance of an attempt on many nodes. The limits are needed
+// because zstd shrinks zeros to a ten-thousandth of their size: a small file could otherwise fill the memory.
+constexpr size_t kMaxBytes = 32 << 20;
+constexpr size_t kMaxRowBytes = 64 << 20;
 constexpr int kLevel = 3;  // zstd's default
 
 absl::Status Damaged(absl::string_view what) {
@@ -315,15 +318,21 @@ absl::StatusOr<bool> ArchiveReader::Next(ArchiveRow& row) {
   for (size_t i = 0; layout.columns.size() < columns.size() && i < columns.size(); ++i) {
     row.values[i] = columns[i].before.value_or(Value());
   }
-  for (const size_t column : layout.columns) SCALELAB_RETURN_IF_ERROR(ReadValue(row.values[column]));
+  size_t room = kMaxRowBytes;
+  for (const size_t column : layout.columns) {
+    SCALELAB_RETURN_IF_ERROR(ReadValue(std::min(kMaxBytes, room), row.values[column]));
+    room -= row.values[column].bytes.size();
+  }
   return true;
 }
 
-absl::Status ArchiveReader::ReadValue(Value& value) {
+absl::Status ArchiveReader::ReadValue(size_t most_bytes, Value& value) {
   const auto type = Take(1);
   if (!type.ok()) return type.status();
   value.type = static_cast<Value::Type>(type->front());
   value.bytes.clear();
+  // Free the memory of a large value of an earlier row.
+  if (value.bytes.capacity() > kPiece) value.bytes = std::string();
   const auto read = [this](auto& number) -> absl::Status {
     const auto bytes = Take(sizeof number);
     if (bytes.ok()) std::memcpy(&number, bytes->data(), sizeof number);
@@ -340,7 +349,7 @@ absl::Status ArchiveReader::ReadValue(Value& value) {
     case Value::Type::kBlob: {
       uint32_t size = 0;
       SCALELAB_RETURN_IF_ERROR(read(size));
-      if (size > kMaxBytes) return Damaged("it has a value that is too long");
+      if (size > most_bytes) return Damaged("it has a value or a row that is too long");
       const auto bytes = Take(size);
       if (bytes.ok()) value.bytes.assign(bytes->data(), bytes->size());
       return bytes.status();

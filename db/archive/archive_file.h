@@ -64,7 +64,8 @@ class ArchiveReader {
   // not have, or lacks columns that every schema with archives has.
   absl::Status Begin(int schema);
   // Reads the next row and converts it to the columns of ArchiveTables(). A column that the archive does not
-  // have gets the value ArchiveColumn::before. Returns false at the end.
+  // have gets the value ArchiveColumn::before. Returns false at the end, and DATA_LOSS for a value above
+  // 32 MiB or a row above 64 MiB.
   absl::StatusOr<bool> Next(ArchiveRow& row);
 
   // Results of CheckWhole: the size of the file, its seal, and the SHA-256 (in hexadecimal) of the bytes that
@@ -88,7 +89,8 @@ class ArchiveReader {
   // Makes `count` bytes of the content available.
   absl::Status Fill(size_t count);
   absl::StatusOr<absl::string_view> Take(size_t count);
-  absl::Status ReadValue(Value& value);
+  // Returns DATA_LOSS for a text or blob with more than `most_bytes`.
+  absl::Status ReadValue(size_t most_bytes, Value& value);
 
   const int fd_;
   int64_t bytes_ = 0, content_bytes_ = 0;

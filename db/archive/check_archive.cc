@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
@@ -26,8 +27,20 @@ bool IsName(absl::string_view text, size_t longest) {
   return text.size() <= longest && std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
 }
 
+// Returns an error if one of the columns is not an integer. SQLite converts a text such as "1" to a number
+// when it stores the row, so a check of Value::integer alone would not see that number.
+absl::Status CheckNumbers(const ArchiveTable& table, const ArchiveRow& row,
+                          std::initializer_list<const char*> columns) {
+  for (const char* column : columns) {
+    if (At(table, row, column).type != Value::Type::kInteger)
+      return Inconsistent(table, absl::StrCat("whose ", column, " is not an integer"));
+  }
+  return absl::OkStatus();
+}
+
 // Reads the members of the study row that a restore needs for its decisions.
 absl::Status ReadStudy(const ArchiveTable& table, const ArchiveRow& row, StudyRow& study) {
+  SCALELAB_RETURN_IF_ERROR(CheckNumbers(table, row, {"state", "runs", "created", "private"}));
   study.id = At(table, row, "id").integer;
   study.name = At(table, row, "name").bytes;
   study.owner = At(table, row, "owner").bytes;
@@ -61,8 +74,19 @@ absl::Status CheckState(const ArchiveTable& table, const ArchiveRow& row) {
   } else {
     return absl::OkStatus();
   }
+  SCALELAB_RETURN_IF_ERROR(CheckNumbers(table, row, {"state"}));
   const int64_t state = At(table, row, "state").integer;
   return state >= first && state <= last ? absl::OkStatus() : Inconsistent(table, "that is not final");
+}
+
+// Returns an error for a run whose position is not the number of runs before it. The coordinator uses
+// positions as indexes.
+absl::Status CheckPosition(const ArchiveTable& table, const ArchiveRow& row, int64_t runs_before) {
+  if (std::string_view(table.name) != "run") return absl::OkStatus();
+  SCALELAB_RETURN_IF_ERROR(CheckNumbers(table, row, {"position"}));
+  const int64_t position = At(table, row, "position").integer;
+  if (position == runs_before) return absl::OkStatus();
+  return Inconsistent(table, absl::StrCat("whose position is ", position, " instead of ", runs_before));
 }
 
 }  // namespace
@@ -107,7 +131,7 @@ void Renumbering::SetSeries(int64_t old_id, int64_t new_id) {
   ids_[static_cast<size_t>(Numbered::kSeries)][old_id] = new_id;
 }
 
-absl::StatusOr<ArchiveHead> CheckArchive(int fd) {
+absl::StatusOr<ArchiveHead> CheckArchive(int fd, int64_t most_bytes, const std::function<bool()>& over) {
   ArchiveReader reader(fd);
   SCALELAB_RETURN_IF_ERROR(reader.CheckWhole());
   SCALELAB_RETURN_IF_ERROR(reader.Begin(NewestSchema()));
@@ -118,11 +142,18 @@ absl::StatusOr<ArchiveHead> CheckArchive(int fd) {
   ArchiveRow row;
   absl::StatusOr<bool> more = false;
   for (more = reader.Next(row); more.ok() && *more; more = reader.Next(row)) {
+    if (reader.content_bytes() > most_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("the content of the archive has more than ",
+                                                       most_bytes,
+                                                       " bytes, which is the limit; nothing was stored"));
+    }
+    if (over != nullptr && over()) return absl::CancelledError("nobody waits for the archive any more");
     const ArchiveTable& table = ArchiveTables()[row.table];
     if ((row.table == 0) != (renumbering.given(Numbered::kStudy) == 0))
       return Inconsistent(table, "in the wrong place");
     if (row.table == 0) SCALELAB_RETURN_IF_ERROR(ReadStudy(table, row, head.study));
     SCALELAB_RETURN_IF_ERROR(CheckState(table, row));
+    SCALELAB_RETURN_IF_ERROR(CheckPosition(table, row, renumbering.given(Numbered::kRun)));
     const int64_t id = row.values[0].integer;
     SCALELAB_RETURN_IF_ERROR(renumbering.Apply(table, row));
     if (table.columns[0].of == Numbered::kSeries && table.columns[0].change == Change::kNew)

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<analysis::Losses>> ReadLosses(db::Store& store,
     of_run.steps = analysis::MeanOverRanks(ranks);
     // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
     const auto add_epochs = [&](db::Series series) {
-      if (series.step.front() == 0) of_run.epochs = std::move(series.value);
+      if (!series.step.empty() && series.step.front() == 0) of_run.epochs = std::move(series.value);
     };
     read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, analysis::kComparedEpochs}, add_epochs);
     if (!read.ok()) return read;

@@ -3,9 +3,20 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "proto/json_depth.h"
 #include "server/cells/message_json.h"
 
 namespace scalelab::server {
+namespace {
+
+// Returns the array of ProvenanceJson, or a discarded value if the text is not JSON or is nested deeply. The
+// text may come from an archive, and dump() is recursive, so that the depth must be limited.
+nlohmann::json ParseProvenance(const std::string& json) {
+  if (IsDeeplyNested(json)) return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
 
 std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::vector<v1::NodeNoise>& noise,
                            const v1::CodeSnapshot& code) {
@@ -27,7 +38,7 @@ std::string ProvenanceJson(const std::vector<v1::NodeInfo>& nodes, const std::ve
 
 std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json) {
   std::vector<v1::NodeInfo> nodes;
-  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto array = ParseProvenance(json);
   try {
     for (const auto& node : array) {
       v1::NodeInfo& info = nodes.emplace_back();
@@ -47,7 +58,7 @@ std::vector<v1::NodeInfo> NodesOfProvenance(const std::string& json) {
 
 std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json) {
   std::vector<v1::NodeNoise> all;
-  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto array = ParseProvenance(json);
   if (!array.is_array()) return {};
   for (const auto& node : array) {
     if (!node.is_object() || !node.contains("noise")) continue;
@@ -59,7 +70,7 @@ std::vector<v1::NodeNoise> NoiseOfProvenance(const std::string& json) {
 }
 
 std::optional<v1::CodeSnapshot> CodeOfProvenance(const std::string& json) {
-  const auto array = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto array = ParseProvenance(json);
   if (!array.is_array() || array.empty() || !array[0].is_object() || !array[0].contains("code"))
     return std::nullopt;
   v1::CodeSnapshot code;

@@ -177,9 +177,12 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   }
 
   // Other uploads use the same disk, so its free space may become smaller after the beginning of this one.
+  int64_t MostBytes() const { return std::min(most_bytes_, file_->FreeBytes()); }
   absl::Status CheckSpace(int64_t bytes) const {
-    const int64_t most = std::min(most_bytes_, file_->FreeBytes());
-    if (bytes <= most) return absl::OkStatus();
+    const int64_t most = MostBytes();
+    return bytes <= most ? absl::OkStatus() : NoSpace(most);
+  }
+  static absl::Status NoSpace(int64_t most) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the archive needs more than half of the free space on the disk of scalelabd (", most,
                      " bytes); nothing was stored; free some space"));
@@ -198,7 +201,10 @@ class Upload final : public grpc::ServerReadReactor<v1::RestoreArchiveRequest>,
   }
 
   absl::Status Check() {
-    absl::StatusOr<db::ArchiveHead> head = db::CheckArchive(file_->fd());
+    // A small upload can have a very large content, so its size is limited before all of it is read.
+    const int64_t most = MostBytes();
+    absl::StatusOr<db::ArchiveHead> head = db::CheckArchive(file_->fd(), most, [this] { return over(); });
+    if (absl::IsResourceExhausted(head.status())) return NoSpace(most);
     if (!head.ok()) return head.status();
     const db::StudyRow& study = head->study;
     context_.client->SetTarget(absl::StrCat("archive of ", study.name, " of ", study.owner));

@@ -231,9 +231,8 @@ TEST_P(StoreArchive, AnyCutIsFound) {
   EXPECT_EQ(Check(bytes + "x").code(), absl::StatusCode::kDataLoss);
 }
 
-// Writes the rows of `from` after `change`, with a correct checksum, and checks the result.
-absl::Status CheckForged(const std::string& path, int from, const std::function<bool(ArchiveRow&)>& change) {
-  const OpenFile forged(path);
+// Writes the rows of `from` after `change`, with a correct checksum, to `forged`.
+void Forge(const OpenFile& forged, int from, const std::function<bool(ArchiveRow&)>& change) {
   ArchiveWriter writer(forged.fd());
   EXPECT_TRUE(writer.WriteHeader(NewestSchema()).ok());
   ArchiveReader reader(from);
@@ -245,6 +244,12 @@ absl::Status CheckForged(const std::string& path, int from, const std::function<
     EXPECT_TRUE(!kept || writer.WriteRow(row).ok());
   }
   EXPECT_TRUE(writer.Finish(TestSeal).ok());
+}
+
+// Like Forge, and checks the result.
+absl::Status CheckForged(const std::string& path, int from, const std::function<bool(ArchiveRow&)>& change) {
+  const OpenFile forged(path);
+  Forge(forged, from, change);
   return CheckArchive(forged.fd()).status();
 }
 
@@ -272,6 +277,108 @@ TEST_P(StoreArchive, RowsThatDoNotFitTogetherAreRefused) {
   };
   for (const char* name : {"study", "run", "cell", "attempt", "series"})
     EXPECT_EQ(without(name).code(), absl::StatusCode::kDataLoss) << name;
+}
+
+// The coordinator uses positions as indexes.
+TEST_P(StoreArchive, RunsWhosePositionsDoNotCountUpAreRefused) {
+  Commit(AFinalStudy(3, 2, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  const auto check = [&](const Value& first, const Value& second) {
+    int64_t runs = 0;
+    return CheckForged(directory_.path() + "/forged", file_->fd(), [&](ArchiveRow& row) {
+      const ArchiveTable& table = ArchiveTables()[row.table];
+      if (table.name != std::string("run")) return true;
+      row.values[ColumnIndex(table, "position")] = runs++ == 0 ? first : second;
+      return true;
+    });
+  };
+  const auto number = [](int64_t n) { return Value{Value::Type::kInteger, n, 0, ""}; };
+  EXPECT_TRUE(check(number(0), number(1)).ok());
+  EXPECT_EQ(check(number(-1), number(0)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(check(number(0), number(0)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(check(number(1), number(0)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(check(number(0), number(2'147'483'647)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(check(number(0), Value{Value::Type::kText, 1, 0, "-1"}).code(), absl::StatusCode::kDataLoss)
+      << "SQLite would store the number -1";
+}
+
+TEST_P(StoreArchive, AStateThatIsNoNumberIsRefused) {
+  Commit(AFinalStudy(3, 2, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  for (const char* name : {"study", "run", "attempt", "allocation"}) {
+    const absl::Status checked =
+        CheckForged(directory_.path() + "/forged", file_->fd(), [&](ArchiveRow& row) {
+          const ArchiveTable& table = ArchiveTables()[row.table];
+          if (table.name != std::string(name)) return true;
+          Value& state = row.values[ColumnIndex(table, "state")];
+          state.type = Value::Type::kText;
+          state.bytes = "1";  // SQLite would store the number 1, a state that is not final
+          return true;
+        });
+    EXPECT_EQ(checked.code(), absl::StatusCode::kDataLoss) << name;
+  }
+}
+
+// Such a file is small, because zstd shrinks zeros to a ten-thousandth.
+TEST_P(StoreArchive, ValuesAndRowsThatWouldFillTheMemoryAreRefused) {
+  Commit(AFinalStudy(3, 1, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  const auto check = [&](size_t columns, size_t bytes) {
+    return CheckForged(directory_.path() + "/forged", file_->fd(), [&](ArchiveRow& row) {
+      const ArchiveTable& table = ArchiveTables()[row.table];
+      if (table.name != std::string("run_summary")) return true;
+      for (size_t i = row.values.size() - columns; i < row.values.size(); ++i)
+        row.values[i] = {Value::Type::kBlob, 0, 0, std::string(bytes, '\0')};
+      return true;
+    });
+  };
+  constexpr size_t kMiB = 1 << 20;
+  EXPECT_TRUE(check(1, 32 * kMiB).ok()) << "no legal value is larger";
+  EXPECT_EQ(check(1, 64 * kMiB).code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(check(4, 15 * kMiB).ok());
+  EXPECT_EQ(check(4, 17 * kMiB).code(), absl::StatusCode::kDataLoss) << "one row with 68 MiB";
+}
+
+TEST_P(StoreArchive, ACheckEndsAtTheLimitOfTheContentAndWhenNobodyWaits) {
+  Commit(AFinalStudy(3, 20, 300));
+  ASSERT_TRUE(Archive(3).ok());
+  // 200 MiB of content in a small file.
+  const OpenFile large(directory_.path() + "/large");
+  Forge(large, file_->fd(), [](ArchiveRow& row) {
+    const ArchiveTable& table = ArchiveTables()[row.table];
+    if (table.name == std::string("run"))
+      row.values[ColumnIndex(table, "message")] = {Value::Type::kText, 0, 0, std::string(10 << 20, ' ')};
+    return true;
+  });
+  EXPECT_LT(large.Bytes().size(), 1u << 20);
+  const absl::StatusOr<ArchiveHead> whole = CheckArchive(large.fd());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_GT(whole->content_bytes, 200 << 20);
+  EXPECT_TRUE(CheckArchive(large.fd(), whole->content_bytes).ok());
+  int64_t asked = 0;
+  const auto count = [&asked] { return ++asked < 0; };
+  const absl::Status refused = CheckArchive(large.fd(), 50 << 20, count).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_LT(asked, 50) << "it ended after about five of the runs";
+  asked = 0;
+  const auto third = [&asked] { return ++asked == 3; };
+  EXPECT_EQ(CheckArchive(large.fd(), whole->content_bytes, third).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 3);
+}
+
+// They may have run on machines of another service, whose nodes have the same names.
+TEST_P(StoreArchive, ProvenanceOfRestoredAttemptsIsNotLoadedAsThatOfTheNewestAttempts) {
+  Commit(AFinalStudy(3, 4, 300));
+  Commit(AFinalStudy(4, 2, 400));
+  ASSERT_TRUE(Archive(3).ok());
+  Delete(3);
+  ASSERT_EQ(RestoreAll(*store_, file_->fd(), 1000).value(), 1000);
+  ASSERT_NE(store_->GetProvenance(1000).value(), "");
+  const Snapshot loaded = store_->Load().value();
+  std::vector<int64_t> attempts;
+  for (const ProvenanceRow& row : loaded.newest_provenance) attempts.push_back(row.attempt_id);
+  EXPECT_THAT(attempts, ElementsAre(402, 401, 400));
 }
 
 TEST_P(StoreArchive, NamesThatNoSubmissionAllowsAreRefused) {

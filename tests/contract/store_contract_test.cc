@@ -308,6 +308,7 @@ TEST_P(StoreContract, ProvenanceOfTheNewestAttemptsAndNoisyAttemptsAreLoaded) {
     batch.attempts.back().number = static_cast<int>(id);
     batch.attempts.back().state = AttemptState::kFailed;
     batch.attempts.back().cause = id == 3 ? Cause::kRankKilled : Cause::kNoisy;
+    batch.attempts.back().directory = absl::StrCat("/runs/", id);  // that of a restored attempt is empty
     batch.provenance.push_back({id, absl::StrCat("[", id, "]")});
   }
   batch.attempts.back().state = AttemptState::kSucceeded;  // a noisy attempt that is not repeated

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "db/continued_points.h"
+#include "db/sqlite/sqlite.h"
 #include "tests/contract/store_fixture.h"
 
 namespace scalelab::db {
@@ -382,6 +383,46 @@ TEST_P(StorePoints, TakersMayUseTheStore) {
                                })
                   .ok());
   EXPECT_EQ(taken, 8);
+}
+
+TEST_P(StorePoints, ASeriesThatIsDeletedDuringAReadIsLeftOut) {
+  for (const bool also_rows : {false, true}) {
+    const int64_t id = also_rows ? 2 : 1;
+    StreamAppend append = AnAppend(id, 0, 0, 30);
+    append.columns = {AColumn("a", 0, {1, 2, 3}), AColumn("b", 0, {4, 5, 6})};
+    ASSERT_TRUE(Append(append).ok());
+    std::vector<std::string> keys;
+    const absl::Status read = store_->ReadPoints({id, "", {}}, [&](const Series& series) {
+      keys.push_back(series.key);
+      EXPECT_THAT(series.value, SizeIs(3)) << series.key;
+      WriteBatch batch;
+      batch.deleted_studies = {id};
+      Commit(batch);
+      absl::StatusOr<bool> more = also_rows;
+      while (more.ok() && *more) more = store_->Maintain();
+      EXPECT_TRUE(more.ok()) << more.status();
+    });
+    EXPECT_TRUE(read.ok()) << read;
+    EXPECT_THAT(keys, ElementsAre("a")) << "with the rows: " << also_rows;
+  }
+}
+
+// An archive may have such a series.
+TEST_P(StorePoints, ASeriesWithoutPointsIsLeftOut) {
+  StreamAppend append = AnAppend(1, 0, 0, 30);
+  append.columns = {AColumn("a", 0, {1, 2, 3}), AColumn("b", 0, {4, 5, 6})};
+  ASSERT_TRUE(Append(append).ok());
+  ASSERT_TRUE(
+      store_
+          ->WriteRows([](Database& db) {
+            return db.Execute(
+                "DELETE FROM point_chunk WHERE id >> 32 = (SELECT e.id FROM series e JOIN metric_key k ON "
+                "k.id = e.key_id WHERE k.name = 'a')");
+          })
+          .ok());
+  const std::vector<Series> all = Points({1, "", {}});
+  ASSERT_THAT(all, SizeIs(1));
+  EXPECT_EQ(all[0].key, "b");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -664,6 +665,23 @@ TEST_F(SteppedTest, AFinalStudyIsRetried) {
   coordinator_->Retry(id, 0, *std::move(stale), before, [&](absl::Status s) { second = s; });
   Steps();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << "no run has failed since";
+}
+
+// Positions are indexes into the runs of the study.
+TEST_F(SteppedTest, AFinalStudyWithAPositionThatIsNoIndexIsNotLoaded) {
+  Restart();
+  scheduler_->refuses = true;
+  const int64_t id = SubmitStudy(World::Spec({1}, 3));
+  Pass(absl::Seconds(2));
+  ASSERT_EQ(store_->GetStudy(id)->state, db::StudyState::kFailed);
+  ASSERT_TRUE(LoadFinalStudy(*store_, id).ok());
+  db::WriteBatch batch;
+  batch.runs = {store_->ListRuns({id, {}, -1, 1}).value().at(0)};
+  for (const int position : {-1, 3, std::numeric_limits<int>::max()}) {
+    batch.runs[0].position = position;
+    ASSERT_TRUE(store_->Commit(batch).ok());
+    EXPECT_EQ(LoadFinalStudy(*store_, id).status().code(), absl::StatusCode::kDataLoss) << position;
+  }
 }
 
 TEST_F(SteppedTest, AFailedCommitReloadsOnlyTheStudiesThatItChanged) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+
 namespace scalelab::server {
 namespace {
 
@@ -42,6 +44,17 @@ TEST(Provenance, HasTheCodeOfAProgram) {
   EXPECT_FALSE(CodeOfProvenance(ProvenanceJson(std::vector<v1::NodeInfo>(1))).has_value());
   for (const char* other : {"", "{}", "[]", "[1]", R"([{"code":1}])"}) {
     EXPECT_FALSE(CodeOfProvenance(other).has_value()) << other;
+  }
+}
+
+// Archives may have any text. Recursive code would overflow the stack.
+TEST(Provenance, ThatIsNestedDeeplyIsMalformed) {
+  for (const char* member : {"noise", "code", "gpus"}) {
+    std::string json = absl::StrCat(R"([{")", member, R"(":)", std::string(1'000'000, '['));
+    absl::StrAppend(&json, std::string(1'000'000, ']'), "}]");
+    EXPECT_TRUE(NoiseOfProvenance(json).empty()) << member;
+    EXPECT_FALSE(CodeOfProvenance(json).has_value()) << member;
+    EXPECT_TRUE(NodesOfProvenance(json).empty()) << member;
   }
 }
 
@@ -219,6 +232,15 @@ TEST(StepTimes, TheMedianIsThatOfTheStepsToWithinOnePercent) {
   EXPECT_FALSE(StepTimes::BucketOf(0).has_value());
   EXPECT_FALSE(StepTimes::BucketOf(-1).has_value());
   EXPECT_FALSE(StepTimes::BucketOf(std::numeric_limits<double>::quiet_NaN()).has_value());
+}
+
+TEST(StepTimes, ASumOfStepsDoesNotOverflow) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(AddToStep(7, 5), 12);
+  EXPECT_EQ(AddToStep(-7, 5), -2);
+  EXPECT_EQ(AddToStep(kLargest - 5, 5), kLargest);
+  EXPECT_EQ(AddToStep(kLargest - 4, 5), kLargest);
+  EXPECT_EQ(AddToStep(kLargest, 0), kLargest);
 }
 
 TEST(Fingerprint, DependsOnHardwareAndSoftwareNotOnTheOrderOfNodes) {
