@@ -243,6 +243,7 @@ void Lifecycle::ServeNext(LiveAllocation& allocation, int64_t ended, db::Micros 
 void Lifecycle::StopAttempt(LiveAttempt& attempt, db::Micros now, Effects& fx) {
   if (attempt.row.state == db::AttemptState::kStopping) return;
   attempt.row.state = db::AttemptState::kStopping;
+  attempt.row.message = attempt.stop_reason;
   attempt.stopping_since = now;
   fx.batch.attempts.push_back(attempt.row);
   if (LiveAllocation* allocation = state_.allocation(attempt.row.allocation_id)) Wake(*allocation, fx);

@@ -325,7 +325,7 @@ bool Lifecycle::Append(LiveAttempt& attempt, ParsedBatch batch, Effects& fx) {
     RecordCheckpoints(attempt, batch, fx);
     state_.study(attempt.study_id)->CountSteps(batch.steps, attempt);
     if (batch.total_steps) attempt.total_steps = *batch.total_steps;
-    if (batch.last_step) attempt.step = *batch.last_step + 1;
+    if (batch.last_step) attempt.step = AddToStep(*batch.last_step, 1);
     if (batch.last_loss) attempt.train_loss = batch.last_loss;
     ++state_.study(attempt.study_id)->revision;
     fx.changed_studies.insert(attempt.study_id);

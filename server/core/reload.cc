@@ -146,6 +146,12 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
   for (db::RunRow& row : loaded.runs) {
     LiveStudy* study = state.study(row.study_id);
     if (study == nullptr) continue;
+    // Positions are indexes into the runs of a study, and the snapshot has all of them.
+    if (row.position < 0 || row.position >= std::ssize(loaded.runs)) {
+      return absl::DataLossError(absl::StrCat("the database has position ", row.position, " for ",
+                                              RunName(row.study_id, row.id),
+                                              "; restore a backup, see docs/operators/backup.md"));
+    }
     if (const auto it = place.find(row.id); it != place.end()) it->second = {row.study_id, row.position};
     if (Planted(Bug::kAttemptsForgotten)) row.attempts = 0;
     if (const auto it = loaded.noisy_attempts.find(row.id); it != loaded.noisy_attempts.end())
@@ -208,7 +214,10 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     attempt->study_id = where->second.first;
     attempt->position = where->second.second;
     attempt->reported = row.started != 0;
-    if (row.state == db::AttemptState::kStopping) attempt->stopping_since = now;
+    if (row.state == db::AttemptState::kStopping) {
+      attempt->stopping_since = now;
+      attempt->stop_reason = row.message;
+    }
     const LiveStudy& study = *state.study(attempt->study_id);
     const int ranks = study.cells.NeedsOf(study.cell_of[attempt->position]).ranks;
     attempt->ranks.resize(ranks);
@@ -228,7 +237,6 @@ absl::Status AddRows(db::Store& store, db::Snapshot loaded, db::Micros now, Stat
     if (allocation == nullptr || row.cause != db::Cause::kNone) {
       attempt->recovery.emplace().since = now;
       state.recovering.insert(row.id);
-      if (row.cause == db::Cause::kNone) attempt->stop_reason = row.message;
     }
     state.attempt_by_token[row.token] = row.id;
     attempt->row = std::move(row);
@@ -290,7 +298,6 @@ void KeepReports(LiveAttempt& from, LiveAttempt& to) {
   to.assigned_to = std::move(from.assigned_to);
   to.ended = std::move(from.ended);
   to.held_since = from.held_since;
-  to.stop_reason = std::move(from.stop_reason);
   to.step = from.step;
   to.total_steps = from.total_steps;
   to.train_loss = from.train_loss;

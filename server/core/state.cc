@@ -107,8 +107,9 @@ void LiveStudy::AttemptEnded(int position, const db::AttemptRow& attempt) {
 void LiveStudy::CountSteps(const NumberedSteps& numbered, LiveAttempt& attempt) const {
   if (numbered.empty()) return;
   const int warmup = cells.Int(cell_of[attempt.position], v1::RunSpec::kWarmupStepsFieldNumber);
+  const int64_t first = AddToStep(attempt.row.resumed_step, warmup);
   for (const auto& [step, bucket] : numbered) {
-    if (step >= attempt.row.resumed_step + warmup) attempt.ranks[0].steps.Add(bucket);
+    if (step >= first) attempt.ranks[0].steps.Add(bucket);
   }
 }
 

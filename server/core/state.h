@@ -195,7 +195,9 @@ struct LiveAttempt {
   std::string reported_by;  // instance of that worker
   // Instance of the worker of the first node when the attempt was assigned; empty after a restart of the coordinator.
   std::string assigned_to;
-  std::string stop_reason;  // why the coordinator stops the attempt; "" if a user cancelled it
+  // Why the coordinator stops the attempt; "" if a user cancelled it. `row` has it as the message from the
+  // stop on.
+  std::string stop_reason;
   // When the timeout of its stop began, see Lifecycle::ObserveStop; 0: it is not being stopped.
   db::Micros stopping_since = 0;
   // The final report of each node's worker, by node index. The attempt has ended when every node has
@@ -205,8 +207,8 @@ struct LiveAttempt {
   // does not wait.
   db::Micros held_since = 0;
   bool cut_short = false;  // ended by the time limit of an allocation that had executed other runs before
-  // Set when its workers have ended. `row` then has the cause and the message of the failure, for the case
-  // that the events do not show that the attempt has succeeded.
+  // Set when its workers have ended. `row` then has the cause of the failure and, unless the attempt is being
+  // stopped, its message, for the case that the events do not show that the attempt has succeeded.
   std::optional<Recovery> recovery;
   std::vector<v1::NodeInfo> hardware;  // hardware of its nodes, for the time after its workers have ended
   v1::CodeSnapshot code;               // of a user's program, as reported last; empty if it is not known

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -35,6 +36,13 @@ class StepTimes {
 
 // The numbers of steps, and their durations.
 using NumberedSteps = std::vector<std::pair<int64_t, StepTimes::Bucket>>;
+
+// Returns `step` + `more`, or the largest number if the sum is larger: programs may report any number as
+// their step. `more` must not be negative.
+inline int64_t AddToStep(int64_t step, int64_t more) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  return step > kLargest - more ? kLargest : step + more;
+}
 
 // Returns the steps whose durations have a bucket. `seconds` has a duration for each of `numbers`.
 NumberedSteps StepsOf(absl::Span<const int64_t> numbers, absl::Span<const double> seconds);

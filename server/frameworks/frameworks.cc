@@ -87,6 +87,18 @@ std::vector<std::string> Frameworks::Listed() const {
   return names;
 }
 
+std::string Frameworks::PathFor(const std::vector<std::string>& names) const {
+  for (const std::string& name : names) {
+    const Use use = UseOf(name);
+    if (use.engine == nullptr || use.engine->program != Engine::Program::kAdapter) continue;
+    const v1::FrameworkEnvironment environment = Configured(use);
+    for (const std::string& path : {environment.venv(), environment.container()}) {
+      if (absl::StartsWith(path, "/")) return path;
+    }
+  }
+  return options_.directory;
+}
+
 // Returns the engine to probe in place of `engine`. If ranks run on other machines, this is an engine with
 // the same environment that needs no GPU.
 const Engine& Frameworks::ProbedEngine(const Engine& engine) const {

@@ -53,8 +53,12 @@ class Frameworks {
   // Returns the names of all engines for a list of them: the engines on CPUs, and after each the engine on GPUs if deploy/frameworks
   // --cuda has made an environment of its own for it. Reads files.
   std::vector<std::string> Listed() const;
-  // Calls `done` once with the state of each engine, by the names of EngineOn: during this call when all states are cached, else from
-  // another thread. Ignores unknown engines. Returns UNAVAILABLE if scalelabd is stopping.
+  // Returns the path of an environment that Ask reads for these engines, or the directory of all environments
+  // if none of them has one. It shows a caller of Ask on which filesystem the call may block. Never blocks.
+  std::string PathFor(const std::vector<std::string>& names) const;
+  // Calls `done` once with the state of each engine, by the names of EngineOn: during this call when all
+  // states are cached, else from another thread. Ignores unknown engines. Returns UNAVAILABLE if scalelabd is
+  // stopping. Reads files.
   void Ask(const std::vector<std::string>& names, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the probes in flight and answers all pending calls of Ask.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);

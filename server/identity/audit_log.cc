@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/time/clock.h"
 #include "spdlog/spdlog.h"
 
@@ -20,8 +21,8 @@ void LogStudies(const std::vector<db::AuditRow>& rows) {
   for (const db::AuditRow& row : rows) {
     if (row.refused || std::find(std::begin(kLogged), std::end(kLogged), row.action) == std::end(kLogged))
       continue;
-    spdlog::info("{} {} by {} from {}, identified by {}", row.action, row.target, row.user, row.address,
-                 row.source);
+    spdlog::info("{} {} by {} from {}, identified by {}{}", row.action, row.target, row.user, row.address,
+                 row.source, row.count > 1 ? absl::StrCat(", ", row.count, " times") : "");
   }
 }
 
@@ -49,10 +50,23 @@ void AuditLog::Stop() {
 
 void AuditLog::Add(db::AuditRow row) {
   SteadyMutexLock lock(&mutex_);
-  if (row.refused) return AddRefused(std::move(row));
-  // Changes are added only after they are durable. So this number of rows collects only if the database can
-  // be written but the audit log cannot.
-  if (changes_.size() + writing_.size() >= limits_.pending) return;
+  row.refused ? AddRefused(std::move(row)) : AddChange(std::move(row));
+}
+
+void AuditLog::AddChange(db::AuditRow row) {
+  ChangeKey key(row.user, row.source, row.address, row.action, row.target, row.result, row.detail);
+  if (const auto equal = change_at_.find(key); equal != change_at_.end()) {
+    db::AuditRow& first = changes_[equal->second];
+    ++first.count;
+    first.time = row.time;
+    return;
+  }
+  // This number of rows is only reached if the audit log cannot be written for some time.
+  if (changes_.size() + writing_.size() >= limits_.pending) {
+    ++lost_;
+    return;
+  }
+  change_at_.emplace(std::move(key), changes_.size());
   changes_.push_back(std::move(row));
 }
 
@@ -84,12 +98,14 @@ void AuditLog::AddRefused(db::AuditRow row) {
 void AuditLog::Collect(bool all) {
   std::move(changes_.begin(), changes_.end(), std::back_inserter(writing_));
   changes_.clear();
-  if (!all && Clock::System().Steady() - refused_since_ < limits_.refusal_period) return;
-  for (auto& [key, row] : refused_) writing_.push_back(std::move(row));
-  refused_.clear();
-  if (others_.count > 0) writing_.push_back(std::exchange(others_, db::AuditRow()));
-  others_.count = 0;
-  refused_since_ = absl::InfiniteDuration();
+  change_at_.clear();
+  if (all || Clock::System().Steady() - refused_since_ >= limits_.refusal_period) {
+    for (auto& [key, row] : refused_) writing_.push_back(std::move(row));
+    refused_.clear();
+    if (others_.count > 0) writing_.push_back(std::exchange(others_, db::AuditRow()));
+    others_.count = 0;
+    refused_since_ = absl::InfiniteDuration();
+  }
   // Sort the rows by time, because readers list them in the order in which they are written.
   std::stable_sort(writing_.begin(), writing_.end(),
                    [](const db::AuditRow& a, const db::AuditRow& b) { return a.time < b.time; });
@@ -112,7 +128,7 @@ void AuditLog::Run() {
   absl::Duration wait = limits_.period;
   while (true) {
     bool stopping = false;
-    int64_t asked = 0;
+    int64_t asked = 0, lost = 0;
     std::vector<db::AuditRow> rows;
     {
       SteadyMutexLock lock(&mutex_);
@@ -128,7 +144,11 @@ void AuditLog::Run() {
       asked = flush_asked_;
       Collect(WakesUp());
       rows = writing_;
+      lost = std::exchange(lost_, 0);
     }
+    if (lost > 0)
+      spdlog::error("the audit log has lost {} entries of changes, because too many were not written yet",
+                    lost);
     absl::Status status = rows.empty() ? absl::OkStatus() : store_.AppendAudit(rows);
     if (status.ok()) {
       LogStudies(rows);

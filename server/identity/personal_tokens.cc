@@ -18,6 +18,12 @@ bool IsDead(const db::TokenRow& token, int64_t now) {
   return token.revoked != 0 || (token.expires != 0 && token.expires <= now);
 }
 
+// Returns whether the token expired or was revoked more than db::kDeadTokenDays ago.
+bool IsLongDead(const db::TokenRow& token, absl::Time now) {
+  const int64_t oldest = absl::ToUnixMicros(now - absl::Hours(24 * db::kDeadTokenDays));
+  return (token.revoked != 0 && token.revoked < oldest) || (token.expires != 0 && token.expires < oldest);
+}
+
 absl::Status NoToken(int64_t id) {
   return MakeError(absl::StatusCode::kNotFound, "TOKEN_NOT_FOUND",
                    absl::StrCat("there is no token ", id, "; `scalelab token list` shows your tokens"));
@@ -66,6 +72,8 @@ absl::StatusOr<PersonalTokens::Created> PersonalTokens::Create(const std::string
   if (!id.ok()) return id.status();
   row.id = *id;
   absl::MutexLock lock(&mutex_);
+  // The store has deleted these tokens too.
+  absl::erase_if(by_hash_, [&](const auto& entry) { return IsLongDead(entry.second, now); });
   by_hash_[row.hash] = row;
   return created;
 }
@@ -100,14 +108,11 @@ absl::StatusOr<db::TokenRow> PersonalTokens::Verify(absl::string_view secret, ab
 }
 
 std::vector<db::TokenRow> PersonalTokens::List(const std::string& user, absl::Time now) const {
-  const int64_t oldest = absl::ToUnixMicros(now - absl::Hours(24 * db::kDeadTokenDays));
   std::vector<db::TokenRow> tokens;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [hash, token] : by_hash_) {
-      const bool old =
-          (token.revoked != 0 && token.revoked < oldest) || (token.expires != 0 && token.expires < oldest);
-      if (!old && (user.empty() || token.user == user)) tokens.push_back(token);
+      if (!IsLongDead(token, now) && (user.empty() || token.user == user)) tokens.push_back(token);
     }
   }
   std::sort(tokens.begin(), tokens.end(),
@@ -145,12 +150,15 @@ absl::Status PersonalTokens::StoreUses() {
   std::vector<db::TokenRow> used;
   {
     absl::MutexLock lock(&mutex_);
-    for (const std::string& hash : std::exchange(used_, {})) used.push_back(by_hash_.at(hash));
+    for (const std::string& hash : std::exchange(used_, {})) {
+      // Create may have removed the token since its last use.
+      if (const auto token = by_hash_.find(hash); token != by_hash_.end()) used.push_back(token->second);
+    }
   }
   absl::Status status;
   for (const db::TokenRow& token : used) {
     const absl::StatusOr<int64_t> stored = store_.PutToken(token);
-    // The store deletes tokens that became invalid long ago, so remove them here too.
+    // A token that the store has deleted needs no time of use.
     if (!stored.ok() && !absl::IsNotFound(stored.status())) status = stored.status();
   }
   return status;

@@ -36,7 +36,8 @@ class PersonalTokens {
     db::TokenRow row;
     std::string secret;
   };
-  // Stores a new token of `user`. Returns RESOURCE_EXHAUSTED if the user has too many. Blocks.
+  // Stores a new token of `user`. Removes all tokens that expired or were revoked more than
+  // db::kDeadTokenDays ago. Returns RESOURCE_EXHAUSTED if the user has too many. Blocks.
   absl::StatusOr<Created> Create(const std::string& user, Scope scope, absl::Duration lifetime,
                                  const std::string& description, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the token with this secret, or UNAUTHENTICATED if there is none, or if it has expired or was revoked.

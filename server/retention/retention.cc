@@ -373,6 +373,8 @@ absl::StatusOr<v1::PruneResponse::Removed> Retention::RemoveFiles(const Due& due
       const absl::Status looked = RemoveFilesOf(
           *files, due.what, id, now, /*dry_run=*/true, [&] { return found.directories > 0 || over(); },
           found);
+      // The search was interrupted before it found a directory.
+      if (found.directories == 0 && (over() || stop_.stopped())) break;
       if (looked.ok() && found.directories == 0) {
         removed.left += found.left;
         if (found.left > 0) removed.why_left = std::move(found.why_left);
@@ -436,7 +438,7 @@ absl::Status Retention::RemoveFilesOf(RunFiles& files, Removal removal, int64_t 
       if (!ended.ok()) return ended.status();
       if (!*ended) continue;
       const std::string run = attempt.directory.substr(0, attempt.directory.rfind('/'));
-      // An agent removes them in several requests, between which the run may be retried.
+      // The run may be retried during the removal: between two files, or between two requests to an agent.
       const std::function<bool()> retried = [&] {
         return cancelled() || !db::RunEndedBy(store_, study, attempt.run_id, until).value_or(false);
       };

@@ -22,10 +22,11 @@ class RunFiles {
   // `hub` is null if no jobs run under the accounts of users. It must outlive this object.
   static absl::StatusOr<RunFiles> Open(const std::string& runs_dir, AgentHub* hub);
 
-  // As AttemptFiles::Remove. If `directory` belongs to a user, the agent of the user removes the files, in requests of
-  // at most two seconds each. Returns UNAVAILABLE if `over` returns true between two requests. A dry run counts the
-  // files that the agent finds within two seconds. Returns FAILED_PRECONDITION if the agent is not connected or
-  // refuses, and UNAVAILABLE if it does not answer, now or in an earlier call; another object may continue later.
+  // As AttemptFiles::Remove, but returns UNAVAILABLE if `over` returns true. If `directory` belongs to a
+  // user, the agent of the user removes the files, in requests of at most two seconds each; `over` is called
+  // between two requests. A dry run counts the files that the agent finds within two seconds. Returns
+  // FAILED_PRECONDITION if the agent is not connected or refuses, and UNAVAILABLE if it does not answer, now
+  // or in an earlier call; another object may continue later.
   absl::Status Remove(const std::string& directory, int64_t study_id, int64_t run_id,
                       const std::string& token, FilesOf what, bool dry_run, const std::function<bool()>& over,
                       FilesRemoved& removed);

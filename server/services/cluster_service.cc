@@ -4,17 +4,19 @@
 #include "absl/time/time.h"
 #include "server/core/convert.h"
 #include "server/identity/permissions.h"
+#include "server/readers/filesystem_of.h"
 
 namespace scalelab::server {
 namespace {
 
-// Hides which study and run an allocation serves, unless the caller may see the study.
+// Hides which study and run an allocation serves, and the reason of its state, unless the caller may see the study.
 void HidePrivate(const State& state, const LiveAllocation& from, const Identity& caller,
                  v1::Allocation* allocation) {
   const LiveStudy* study = state.study(from.row.study_id);
   if (study != nullptr ? MaySee(caller, study->row) : caller.IsAdmin()) return;
   allocation->clear_study();
   allocation->clear_run();
+  allocation->clear_reason();  // may be an error of sbatch or of the run
 }
 
 void Fill(const State& state, const Identity& caller, v1::GetClusterResponse* response) {
@@ -86,22 +88,25 @@ grpc::ServerUnaryReactor* ClusterService::ListFrameworks(grpc::CallbackServerCon
                                                          v1::ListFrameworksResponse* response) {
   return BeginCall(handler_, context, response, [&](const auto& call) {
     // The pool `files` handles the rest, because it reads files of the environments.
-    ContinueOn(handler_.pools.files, call, [this](const auto& listing) {
-      std::vector<std::string> names = frameworks_.Listed();
-      const auto finish = [listing, names](absl::StatusOr<FrameworkStates> states) {
-        if (listing->over()) return;
-        if (states.ok()) {
-          for (const std::string& name : names) {
-            v1::Framework& framework = *listing->response.add_frameworks();
-            framework = std::move((*states)[name]);
-            framework.set_engine(name);
-          }
-        }
-        listing->Finish(states.status());
-      };
-      frameworks_.Ask(names, finish);
-      return absl::OkStatus();
-    });
+    ContinueOn(
+        handler_.pools.files, call,
+        [this](const auto& listing) {
+          std::vector<std::string> names = frameworks_.Listed();
+          const auto finish = [listing, names](absl::StatusOr<FrameworkStates> states) {
+            if (listing->over()) return;
+            if (states.ok()) {
+              for (const std::string& name : names) {
+                v1::Framework& framework = *listing->response.add_frameworks();
+                framework = std::move((*states)[name]);
+                framework.set_engine(name);
+              }
+            }
+            listing->Finish(states.status());
+          };
+          frameworks_.Ask(names, finish);
+          return absl::OkStatus();
+        },
+        Subject{"", FilesystemOf(frameworks_.PathFor({}))});
   });
 }
 

@@ -162,14 +162,17 @@ void StudyService::WithFrameworks(const v1::StudySpec& spec, std::shared_ptr<Una
                                   std::function<void(FrameworkStates)> then) {
   std::vector<std::string> engines = FrameworkEngines(spec);
   if (engines.empty()) return then({});
-  ContinueOn(handler_.pools.files, call,
-             [this, engines = std::move(engines), then = std::move(then)](const auto& asking) {
-               frameworks_.Ask(engines, [asking, then](absl::StatusOr<FrameworkStates> states) {
-                 if (!states.ok()) return asking->Finish(states.status());
-                 then(*std::move(states));
-               });
-               return absl::OkStatus();
-             });
+  Subject subject{"", FilesystemOf(frameworks_.PathFor(engines))};
+  ContinueOn(
+      handler_.pools.files, call,
+      [this, engines = std::move(engines), then = std::move(then)](const auto& asking) {
+        frameworks_.Ask(engines, [asking, then](absl::StatusOr<FrameworkStates> states) {
+          if (!states.ok()) return asking->Finish(states.status());
+          then(*std::move(states));
+        });
+        return absl::OkStatus();
+      },
+      std::move(subject));
 }
 
 template <typename Response>

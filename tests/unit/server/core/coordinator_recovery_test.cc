@@ -338,6 +338,28 @@ TEST_F(Stepped, ARestartKeepsTheReasonOfACancel) {
   EXPECT_THAT(attempts->at(0).message, HasSubstr("was silent"));
 }
 
+TEST_F(Stepped, ARestartKeepsTheReasonOfAStop) {
+  v1::StudySpec spec = World::Spec({1});
+  spec.mutable_resources()->set_gpus_per_rank(2);
+  spec.mutable_limits()->set_gpu_hours(1);
+  Begin(spec);
+  const auto stops = [&] { return store_->ListAttempts(1)->at(0).state == db::AttemptState::kStopping; };
+  for (int i = 0; i < 45 && !stops(); ++i) {
+    Pass(absl::Seconds(50));
+    Synchronize();
+  }
+  ASSERT_TRUE(stops()) << "half an hour uses up the limit";
+  Restart();
+  v1::SynchronizeRequest ended;
+  ended.set_node("n");
+  ended.set_instance("life");
+  *ended.add_attempts() = World::Ended(token_, 143);
+  coordinator_->Synchronize(job_, ended, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+  Steps();
+  EXPECT_EQ(Run().state, db::RunState::kCancelled);
+  EXPECT_THAT(Run().message, HasSubstr("limits.gpu_hours is 1"));
+}
+
 TEST_F(Stepped, ACancelOfAFailedCommitIsNotLost) {
   Begin();
   Pass(absl::Seconds(55));

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/unit/server/core/world.h"
 
 namespace scalelab::server {
@@ -180,6 +182,24 @@ TEST(LifecycleCheckpoints, TheirStepsAreStoredWithTheAttempt) {
   EXPECT_EQ(w.fx.batch.attempts.back().checkpoint_step, 40);
   const LiveAttempt& attempt = *w.state.attempt(w.state.attempt_by_token.at(w.token));
   EXPECT_EQ(attempt.step, 30) << "its progress";
+}
+
+TEST(LifecycleCheckpoints, TheLargestStepDoesNotOverflow) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  Checkpointed w;
+  ParsedBatch batch;
+  batch.token = w.token;
+  batch.append.end_position = 10;
+  batch.append.end_line = 1;
+  batch.resumed_step = kLargest;  // the steps after warm-up, which count, begin above it
+  batch.steps = {{7, *StepTimes::BucketOf(1)}};
+  batch.last_step = kLargest;
+  std::vector<ParsedBatch> batches;
+  batches.push_back(std::move(batch));
+  w.lifecycle.Ingest(w.job, std::move(batches), w.fx);
+  const LiveAttempt& attempt = *w.state.attempt(w.state.attempt_by_token.at(w.token));
+  EXPECT_EQ(attempt.step, kLargest);
+  EXPECT_FALSE(attempt.ranks[0].steps.Median().has_value());
 }
 
 }  // namespace

@@ -119,6 +119,17 @@ TEST_F(FrameworksTest, ListsAnEngineOnGpusIfItHasAnEnvironmentForThem) {
   EXPECT_EQ(std::ranges::count(configured.Listed(), "pytorch/ddp on GPUs"), 0);
 }
 
+TEST_F(FrameworksTest, KnowsAPathThatItReadsForEngines) {
+  options_.environments = {{"pytorch/fsdp", "", {}, "/images/torch.sif"},
+                           {"pytorch/zero1", "", {"torch"}, ""}};
+  const Frameworks frameworks(options_);
+  EXPECT_EQ(frameworks.PathFor({"native/ddp", "pytorch/ddp"}), options_.directory + "/pytorch");
+  EXPECT_EQ(frameworks.PathFor({"pytorch/fsdp"}), "/images/torch.sif");
+  EXPECT_EQ(frameworks.PathFor({"pytorch/zero1", "native/ddp", "unknown"}), options_.directory)
+      << "modules have no path";
+  EXPECT_EQ(frameworks.PathFor({}), options_.directory);
+}
+
 TEST_F(FrameworksTest, ANegativeResultIsNotCached) {
   Environment(
       "pytorch",

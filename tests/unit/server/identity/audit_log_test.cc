@@ -16,6 +16,7 @@
 namespace scalelab::server {
 namespace {
 
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Le;
 using testing::SizeIs;
@@ -118,6 +119,57 @@ TEST_F(AuditLogTest, EqualRefusedCallsAreOneRowWithACount) {
   ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
   EXPECT_THAT(store_.Audit(), SizeIs(3));
   EXPECT_EQ(Calls(), 1002);
+}
+
+TEST_F(AuditLogTest, EqualChangesAreOneRowWithACount) {
+  const LogLines lines;
+  Start(Long());
+  for (int i = 0; i < 1000; ++i) {
+    db::AuditRow row = Change("studies/7");
+    row.time = 1'000'000 + i;
+    log_->Add(row);
+  }
+  db::AuditRow other = Change("studies/7");
+  other.time = 1'000'500;
+  other.user = "bob";
+  log_->Add(other);
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  ASSERT_THAT(store_.Audit(), SizeIs(2));
+  EXPECT_EQ(store_.Audit()[0].user, "bob") << "the rows have the order of their times";
+  EXPECT_EQ(store_.Audit()[1].count, 1000);
+  EXPECT_EQ(store_.Audit()[1].time, 1'000'999) << "the time of the last call";
+  log_->Add(Change("studies/7"));
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(3)) << "the next write has its own rows";
+  log_->Stop();
+  EXPECT_THAT(lines.text(), HasSubstr("CancelStudy studies/7 by alice from , identified by , 1000 times\n"));
+}
+
+TEST_F(AuditLogTest, ChangesThatDifferInAnyFieldButTheTimeAreDifferentRows) {
+  Start(Long());
+  using Row = db::AuditRow;
+  log_->Add(Change("studies/7"));
+  for (std::string Row::*field :
+       {&Row::user, &Row::source, &Row::address, &Row::action, &Row::target, &Row::result, &Row::detail}) {
+    db::AuditRow row = Change("studies/7");
+    row.*field = "another";
+    log_->Add(row);
+  }
+  ASSERT_TRUE(log_->Flush(absl::Seconds(20)).ok());
+  EXPECT_THAT(store_.Audit(), SizeIs(8));
+}
+
+TEST_F(AuditLogTest, TheLogOfTheProcessHasTheNumberOfLostChanges) {
+  const LogLines lines;
+  AuditLimits limits = Long();
+  limits.pending = 10;
+  Start(limits);
+  for (int i = 0; i < 15; ++i) log_->Add(Change(absl::StrCat("studies/", i)));
+  for (int i = 0; i < 15; ++i) log_->Add(Change("studies/3"));
+  log_->Stop();
+  EXPECT_THAT(store_.Audit(), SizeIs(10));
+  EXPECT_EQ(Calls(), 25);
+  EXPECT_THAT(lines.text(), HasSubstr("error the audit log has lost 5 entries of changes"));
 }
 
 TEST_F(AuditLogTest, ManyDifferentRefusedCallsFillALimitedNumberOfRows) {

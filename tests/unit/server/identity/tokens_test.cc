@@ -114,6 +114,23 @@ TEST_F(PersonalTokensTest, AUserHasALimitedNumberOfValidTokens) {
   EXPECT_TRUE(tokens_.Create("alice", Scope::kRead, absl::Hours(1), "", kNow + absl::Hours(2)).ok());
 }
 
+TEST_F(PersonalTokensTest, ANewTokenRemovesThoseThatExpiredOrWereRevokedLongAgo) {
+  const auto expired = Create("alice"), revoked = Create("bob", absl::Hours(24 * 300));
+  const auto valid = Create("bob", absl::Hours(24 * 300));
+  ASSERT_TRUE(tokens_.Revoke(revoked.row.id, kNow).ok());
+  ASSERT_TRUE(tokens_.Verify(expired.secret, kNow).ok());  // its use is not stored yet
+  const auto create = [&](int days) {
+    return tokens_.Create("carol", Scope::kRead, absl::Hours(1), "", kNow + absl::Hours(24 * days));
+  };
+  ASSERT_TRUE(create(29).ok());
+  for (const auto& token : {expired, revoked, valid}) EXPECT_TRUE(tokens_.Get(token.row.id).ok());
+  ASSERT_TRUE(create(31).ok());
+  for (const auto& token : {expired, revoked})
+    EXPECT_TRUE(absl::IsNotFound(tokens_.Get(token.row.id).status()));
+  EXPECT_TRUE(tokens_.Get(valid.row.id).ok());
+  EXPECT_TRUE(tokens_.StoreUses().ok());
+}
+
 TEST_F(PersonalTokensTest, TheTimeOfTheLastUseIsStoredOnceAnHour) {
   const auto created = Create("alice", absl::Hours(10));
   const int before = store_.writes;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -194,8 +195,8 @@ TEST_F(RetentionTest, NothingIsRemovedBeforeAllFilesAreMeasured) {
   bool measured = false;
   while (!measured && calls < 20) {
     ++calls;
-    int asked = 0;
-    const auto response = retention.Prune(/*dry_run=*/false, [&] { return ++asked > 6; });
+    int asked = 0;  // seven times for a study of two files
+    const auto response = retention.Prune(/*dry_run=*/false, [&] { return ++asked > 8; });
     ASSERT_TRUE(response.ok()) << response.status();
     measured =
         response->removed(0).rule() != "attempt directories larger than 0 MiB in total (not measured yet)";
@@ -473,6 +474,33 @@ TEST_F(RetentionTest, ARunThatIsRetriedDuringARemovalKeepsItsCheckpoints) {
   ASSERT_TRUE(retention.Prune(/*dry_run=*/false, [] { return false; }).ok());
   EXPECT_FALSE(fs::exists(DirectoryOf(1)));
   EXPECT_TRUE(fs::exists(runs() + "/1/1000/checkpoints/step-8"));
+}
+
+TEST_F(RetentionTest, ARunThatIsRetriedWhileItsCheckpointsAreRemovedKeepsTheRest) {
+  CommitStudy(1, 200);
+  const std::string checkpoints = runs() + "/1/1000/checkpoints";
+  fs::create_directories(checkpoints);
+  for (const char* name : {"a", "b", "c"}) std::ofstream(absl::StrCat(checkpoints, "/", name)) << "state";
+  RetryingStore store(std::move(store_));
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), store);
+  // The reads: the six of the test above, whether the run has ended, and the same before the first file.
+  store.reads_left = 8;
+  ASSERT_TRUE(retention.Prune(/*dry_run=*/false, [] { return false; }).ok());
+  EXPECT_EQ(std::distance(fs::directory_iterator(checkpoints), fs::directory_iterator()), 2);
+}
+
+TEST_F(RetentionTest, ARemovalThatIsInterruptedWhileItLooksForFilesRemovesAndRecordsNothing) {
+  CommitStudy(1, 200);
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), *store_);
+  int asked = 0;
+  // Three calls precede the one for the first file.
+  ASSERT_TRUE(retention.Prune(/*dry_run=*/false, [&] { return ++asked > 3; }).ok());
+  EXPECT_TRUE(fs::exists(DirectoryOf(1) + "/model"));
+  EXPECT_THAT(db::ListUnfinished(*store_, db::Removal::kDirectories).value(), IsEmpty());
 }
 
 TEST_F(RetentionTest, WhatIsMissingOrLeftAloneIsNotRecordedAsRemoved) {

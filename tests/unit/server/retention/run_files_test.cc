@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <thread>
 
@@ -168,6 +169,21 @@ TEST_F(RunFilesTest, ARemovalEndsBetweenTwoRequestsIfItIsOver) {
   EXPECT_EQ(Remove([&] { return ++asked == 2; }).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(agent_->requests, 2);
   EXPECT_THAT(files_->waiting(), IsEmpty());
+}
+
+TEST_F(RunFilesTest, ARemovalInTheServicesOwnDirectoriesEndsBetweenTwoFilesIfItIsOver) {
+  const std::string checkpoints = runs() + "/1/1000/checkpoints";
+  fs::create_directories(checkpoints);
+  for (const char* name : {"a", "b", "c"}) std::ofstream(absl::StrCat(checkpoints, "/", name)) << "state";
+  const auto remove = [&](const std::function<bool()>& over) {
+    return files_->Remove(checkpoints, 1, 1000, "checkpoints", FilesOf::kEverything, /*dry_run=*/false, over,
+                          removed_);
+  };
+  EXPECT_EQ(remove([&] { return removed_.files == 1; }).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::distance(fs::directory_iterator(checkpoints), fs::directory_iterator()), 2);
+  EXPECT_EQ(removed_.files, 1);
+  EXPECT_TRUE(remove([] { return false; }).ok());
+  EXPECT_FALSE(fs::exists(checkpoints));
 }
 
 TEST_F(RunFilesTest, AnAgentThatNeverCompletesARemovalDoesNotOccupyTheThread) {

@@ -139,10 +139,11 @@ TEST_F(AgentServiceTest, WhatTheAgentRefusesWasCertainlyNotExecuted) {
 
 TEST_F(AgentServiceTest, FilesOfTheUserAreRead) {
   StartAgent();
-  const std::string folder = UserDirectory(directory_ + "/runs", OwnName()) + "/1/2/token";
+  const std::string folder = DirectoryOfUser(directory_ + "/runs", OwnName()) + "/1/2/token";
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/rank-0.out") << "hello";
   EXPECT_EQ(hub_.ReadFile(OwnName(), folder, "rank-0.out", 1, 3).value_or("?"), "ell");
+  EXPECT_EQ(hub_.ReadFile(OwnName(), folder, "rank-0.out", 9, 3).value_or("?"), "") << "beyond the end";
   EXPECT_EQ(hub_.ReadFile(OwnName(), folder, "rank-1.out", 0, 3).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(hub_.ReadFile(OwnName(), "/etc", "passwd", 0, 3).status().code(),
@@ -151,7 +152,7 @@ TEST_F(AgentServiceTest, FilesOfTheUserAreRead) {
 
 TEST_F(AgentServiceTest, AReadThatHangsDoesNotKeepTheAgentFromConnectingAgain) {
   const auto ended = StartAgent();
-  const std::string folder = UserDirectory(directory_ + "/runs", OwnName()) + "/1/2/token";
+  const std::string folder = DirectoryOfUser(directory_ + "/runs", OwnName()) + "/1/2/token";
   std::filesystem::create_directories(folder);
   auto hanging = HangingDirectory::Mount(folder);
   if (!hanging.ok()) GTEST_SKIP() << hanging.status();

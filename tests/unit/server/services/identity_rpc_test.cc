@@ -1,6 +1,14 @@
 // Tests of identities and permissions over real sockets: every method, with the tokens of several users.
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/status.h"
@@ -12,6 +20,7 @@
 #include "scalelab/v1/result.grpc.pb.h"
 #include "server/identity/secrets.h"
 #include "tests/unit/server/services/api_methods.h"
+#include "tests/unit/server/services/eventually.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -389,6 +398,19 @@ TEST_F(IdentityRpcTest, AllocationsOfPrivateStudiesHaveNoStudy) {
   EXPECT_EQ(study_of("ada-admin"), "studies/1");
 }
 
+TEST_F(IdentityRpcTest, TheReasonOfAnAllocationOfAPrivateStudyIsOnlyForThoseWhoMaySeeIt) {
+  scheduler_.refuses = true;
+  ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
+  const auto reason_for = [&](const std::string& token) {
+    v1::GetClusterResponse cluster;
+    EXPECT_TRUE(v1::ClusterService::NewStub(Tcp())->GetCluster(Context(token).get(), {}, &cluster).ok());
+    return cluster.allocations_size() == 1 ? cluster.allocations(0).reason() : "?";
+  };
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(reason_for("bob-read"), "the account lab-7"); }));
+  EXPECT_THAT(reason_for("ada-admin"), HasSubstr("the account lab-7"));
+  EXPECT_EQ(reason_for("alice-read"), "");
+}
+
 TEST_F(IdentityRpcTest, TheQueueExplainsAPrivateStudyOnlyToThoseWhoMaySeeIt) {
   ASSERT_TRUE(Create("bob-submit", Study(true)).ok());
   v1::HoldStudyResponse held;
@@ -495,6 +517,88 @@ TEST_F(IdentityRpcTest, CallersOfAProxyAreLimitedByTheirAddresses) {
   EXPECT_FALSE(opens("10.0.0.1"));
   EXPECT_TRUE(opens("10.0.0.2"));
   for (Watch& watch : watches) watch.context->TryCancel();
+}
+
+// Connects to the Unix socket. Returns -1 if that fails.
+int ConnectTo(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// A user directory that hangs on request. The threads of its lookups own it together with the test.
+struct HangingUsers {
+  absl::Mutex mutex;
+  bool hang ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<int64_t> seconds = 0;  // of the clock that determines the age of answers
+
+  void Hang(bool on) {
+    absl::MutexLock lock(&mutex);
+    hang = on;
+  }
+  std::string Name() {
+    absl::MutexLock lock(&mutex);
+    mutex.Await(absl::Condition(
+        +[](bool* on) { return !*on; }, &hang));
+    return "lab";
+  }
+};
+
+TEST_F(IdentityRpcTest, AUserDirectoryThatHangsDelaysNoTcpConnection) {
+  constexpr int kConnections = 8;  // as many as the pool has threads
+  const auto users = std::make_shared<HangingUsers>();
+  RpcServerOptions options = Options();
+  options.identity.directory.name_of = [users](uid_t) { return users->Name(); };
+  options.identity.directory.now = [users] { return absl::Seconds(users->seconds.load()); };
+  options.identity.directory.patience = absl::Hours(1);
+  Serve(options);
+  users->seconds = 600;  // the name of this account is too old
+  users->Hang(true);
+  std::vector<int> local;
+  for (int i = 0; i < kConnections; ++i) local.push_back(ConnectTo(directory_ + "/socket"));
+  EXPECT_THAT(local, testing::Each(testing::Ge(0)));
+  const auto waiting = [&] {
+    for (const auto& [pool, works] : rpc_->queued_calls()) {
+      if (pool == "connections") return works;
+    }
+    return size_t{0};
+  };
+  EXPECT_TRUE(Eventually([&] { return waiting() == kConnections / 2; })) << waiting();
+  const grpc::Status answered = List(Tcp(), "right-token");
+  EXPECT_TRUE(answered.ok()) << answered.error_message();
+  EXPECT_EQ(waiting(), size_t{kConnections / 2});
+  users->Hang(false);
+  EXPECT_TRUE(List(Unix()).ok());
+  for (const int fd : local) close(fd);
+}
+
+TEST_F(IdentityRpcTest, AConnectionOfAnAccountThatCannotBeLookedUpIsClosed) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another account";
+  constexpr uid_t kOther = 4'123'456;
+  RpcServerOptions options = Options();
+  options.socket_mode = 0666;
+  options.identity.directory.name_of = [](uid_t uid) -> absl::StatusOr<std::string> {
+    if (uid == kOther) return absl::UnavailableError("Connection refused");
+    return "lab";
+  };
+  Serve(options);
+  std::filesystem::permissions(directory_, std::filesystem::perms(0755));
+  int fd = -1;
+  // Unlike setresuid(2), the system call changes the account of the calling thread only.
+  std::thread([&] {
+    if (syscall(SYS_setresuid, kOther, kOther, kOther) == 0) fd = ConnectTo(directory_ + "/socket");
+  }).join();
+  ASSERT_GE(fd, 0);
+  // gRPC would send its settings, and keep the connection open.
+  pollfd readable{fd, POLLIN, 0};
+  EXPECT_EQ(poll(&readable, 1, 10'000), 1);
+  char byte = 0;
+  EXPECT_EQ(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+  close(fd);
 }
 
 TEST_F(IdentityRpcTest, TokensAreCreatedListedAndRevoked) {

@@ -34,7 +34,10 @@ class IdleScheduler final : public Scheduler {
     capacity.slots = slots;
     return capacity;
   }
-  absl::StatusOr<std::string> Submit(const JobRequest&) override { return "1"; }
+  absl::StatusOr<std::string> Submit(const JobRequest&) override {
+    if (refuses) return absl::ResourceExhaustedError("the account lab-7 has no GPU hours left");
+    return "1";
+  }
   std::string Script(const JobRequest&) const override { return ""; }
   absl::StatusOr<std::vector<JobStatus>> Poll(const std::vector<std::string>&) override {
     return std::vector<JobStatus>();
@@ -47,7 +50,7 @@ class IdleScheduler final : public Scheduler {
     return view;
   }
   absl::Status Cancel(const std::vector<std::string>&) override { return absl::OkStatus(); }
-  std::atomic<bool> away = false, is_local = false;
+  std::atomic<bool> away = false, is_local = false, refuses = false;
   std::atomic<int> slots = 0;
 };
 
@@ -147,9 +150,10 @@ class RpcServerTest : public testing::Test {
     return options;
   }
   // Replaces the server by one with these options.
-  void Serve(const RpcServerOptions& options) {
+  void Serve(const RpcServerOptions& options) { Serve(options, frameworks_); }
+  void Serve(const RpcServerOptions& options, Frameworks& frameworks) {
     rpc_.reset();
-    auto rpc = StartRpcServer(options, *coordinator_, *store_, scheduler_, frameworks_, auth_);
+    auto rpc = StartRpcServer(options, *coordinator_, *store_, scheduler_, frameworks, auth_);
     ASSERT_TRUE(rpc.ok()) << rpc.status();
     rpc_ = *std::move(rpc);
   }

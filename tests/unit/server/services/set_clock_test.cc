@@ -1,11 +1,11 @@
-// Tests of a wall clock that is set by an hour. They have a program of their own, because the timers of gRPC 1.51 in
-// this process stop: they wait until the kernel's clock has reached the shifted time.
+// Tests of a wall clock that is set by an hour. They have a program of their own, because the timers of gRPC
+// 1.51 in this process stop: they wait until the kernel's clock has reached the shifted time.
 #include <future>
 #include <memory>
 
 #include "scalelab/v1/archive.grpc.pb.h"
-#include "server/time/clock.h"
 #include "tests/fakes/wall_clock.h"
+#include "tests/unit/server/services/eventually.h"
 #include "tests/unit/server/services/rpc_fixture.h"
 
 namespace scalelab::server {
@@ -15,25 +15,18 @@ using testing::HasSubstr;
 
 class SetClockTest : public RpcServerTest {
  protected:
-  // A wait until a time of the wall clock that begins now ends an hour late, as if the clock were set back during the wait.
+  // A wait until a time of the wall clock that begins now ends an hour late, as if the clock were set back
+  // during the wait.
   static void SetUpTestSuite() { [[maybe_unused]] static const auto* ahead = new WallClockShift(3600); }
   ~SetClockTest() override { store_->Release(); }
 
-  // Waits for `condition` for up to ten seconds of the steady clock.
-  static bool Eventually(const std::function<bool()>& condition) {
-    const Clock& clock = Clock::System();
-    for (const absl::Duration end = clock.Steady() + absl::Seconds(10); clock.Steady() < end;) {
-      if (condition()) return true;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return condition();
-  }
   void ServeWithLimit(absl::Duration limit) {
     RpcServerOptions options = Options();
     options.call_limit = limit;
     Serve(options);
   }
-  // Makes a call, which is cancelled after ten seconds. The client cannot use a deadline, because it is a timer of gRPC.
+  // Makes a call, which is cancelled after ten seconds. The client cannot use a deadline, because a deadline
+  // is a timer of gRPC.
   template <typename Call>
   static grpc::Status StatusOf(const Call& call) {
     grpc::ClientContext context;
