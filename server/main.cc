@@ -1,4 +1,5 @@
 // scalelabd: the coordinator. Serves until SIGTERM or SIGINT. Reads its configuration again after SIGHUP.
+// Notifies systemd of its state.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -7,12 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "db/backup.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/doctor/doctor.h"
 #include "server/logging.h"
 #include "server/process_limits.h"
+#include "server/service_manager.h"
 #include "server/version.h"
 #include "spdlog/spdlog.h"
 
@@ -49,9 +54,11 @@ int main(int argc, char** argv) {
   using namespace scalelab::server;
   // Other users must not be able to write to the directory of the runs or to any file of the service.
   umask(umask(0) | S_IWGRP | S_IWOTH);
+  const ServiceManager manager = ServiceManager::FromEnvironment();
   const auto command = ParseCommand(argc, argv, kVersion);
   if (!command.ok()) {
     std::cerr << "scalelabd: " << command.status().message() << "\n";
+    manager.Failed(command.status().message());
     return 2;
   }
   if (command->kind == Command::Kind::kPrint) {
@@ -79,6 +86,9 @@ int main(int argc, char** argv) {
   }
   SetUpLogging(command->config);
   LimitHeaps();
+  // Debian's Abseil looks for deadlocks whenever a mutex is locked. That takes five times as long as the lock, and a
+  // deadlock that is only possible ends the process. Tests want this; a service does not.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
   // Block these signals before any other thread exists, so that only sigwait below receives them.
   sigset_t signals;
@@ -93,23 +103,28 @@ int main(int argc, char** argv) {
   auto daemon = Daemon::Start(command->config);
   if (!daemon.ok()) {
     std::cerr << "scalelabd: " << daemon.status().message() << "\n";
+    manager.Failed(daemon.status().message());
     return 1;
   }
-  std::string served;
-  for (const std::string& address : (*daemon)->addresses()) served += " " + address;
-  std::printf("ready%s\n", served.c_str());
+  const std::string served = absl::StrJoin((*daemon)->addresses(), " ");
+  std::printf("ready %s\n", served.c_str());
   std::fflush(stdout);
+  const std::string status = absl::StrCat("serving ", served);
+  manager.Ready(status);
 
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
+    manager.Reloading();
     const auto again = ParseCommand(argc, argv, kVersion);
     if (again.ok())
       (*daemon)->Reconfigure(again->config);
     else
       spdlog::error("the configuration was not read again, nothing is changed: {}",
                     std::string(again.status().message()));
+    manager.Ready(status);
   }
   spdlog::info("signal {}: stopping; workers continue and reconnect to the next scalelabd", signal);
+  manager.Stopping();
   daemon->reset();
   return 0;
 }

@@ -1,9 +1,12 @@
-// Tests which sockets scalelabd opens by default, and the webhooks that it sends.
+// Tests which sockets scalelabd opens by default, the webhooks that it sends, and its notifications to
+// systemd.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -17,14 +20,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/e2e/service.h"
+#include "tests/fakes/notify_socket.h"
 
 namespace scalelab::e2e {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsSubsetOf;
 using testing::IsSupersetOf;
 using testing::SizeIs;
+using testing::StartsWith;
 
 // Returns the inodes of all open sockets of a process.
 std::set<std::string> SocketsOf(pid_t pid) {
@@ -222,6 +228,70 @@ TEST(Network, AWebhookThatFailsTwiceGetsTheNotificationOnce) {
   EXPECT_EQ(payload["event"], "end");
   EXPECT_EQ(payload["state"], "CANCELLED");
   EXPECT_EQ(receiver.refused()[0], receiver.accepted()[0]) << "the id and the content are the same each time";
+}
+
+// Returns whether a program listens on a Unix socket.
+bool Listens(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof name.sun_path - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
+  close(fd);
+  return connected;
+}
+
+TEST(Systemd, IsNotifiedWhenCallsAreAnswered) {
+  NotifySocket systemd;
+  Service service;
+  Background daemon({Program("scalelabd"), "--data", service.data()}, service.dir() + "/scalelabd.log",
+                    {{"NOTIFY_SOCKET", systemd.address()}});
+  ASSERT_EQ(systemd.Next(), absl::StrCat("READY=1\nSTATUS=serving ", service.socket())) << service.log();
+  EXPECT_TRUE(Listens(service.data() + "/scalelab.sock")) << "at the time of the notification";
+  EXPECT_EQ(service.Run({"study", "list"}, 30).code, 0) << service.log();
+}
+
+TEST(Systemd, IsNotifiedOfTheReasonIfTheStartFails) {
+  NotifySocket systemd;
+  Service service;
+  const auto start = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> argv = {Program("scalelabd"), "--data", service.data()};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    return RunProgram(argv, {{"NOTIFY_SOCKET", systemd.address()}}).code;
+  };
+  const std::string config = service.File("scalelabd.yaml", "nonsense: 1\n");
+  EXPECT_EQ(start({"--config", config}), 2);
+  EXPECT_EQ(systemd.Arrived(), absl::StrCat("STATUS=", config, ":1:1: unknown key 'nonsense'"));
+  service.File("data", "");  // no directory
+  EXPECT_EQ(start({}), 1);
+  const std::string notification = systemd.Arrived();
+  EXPECT_THAT(notification, StartsWith("STATUS="));
+  EXPECT_THAT(notification, HasSubstr(service.data()));
+  EXPECT_EQ(systemd.Arrived(), "");
+}
+
+TEST(Systemd, IsNotifiedOfReloadsAndTheEndButNotByProcessesOfRuns) {
+  NotifySocket systemd(NotifySocket::Kind::kAbstract);
+  Service service({"--local-slots", "1"}, {{"NOTIFY_SOCKET", systemd.address()}});
+  ASSERT_EQ(service.Start(), "");
+  ASSERT_THAT(systemd.Next(), StartsWith("READY=1\n"));
+  service.daemon()->Signal(SIGHUP);
+  EXPECT_THAT(systemd.Next(), StartsWith("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_THAT(systemd.Next(), StartsWith("READY=1\n"));
+  EXPECT_THAT(service.log(), HasSubstr("the configuration was read again"));
+
+  ASSERT_NE(service.WaitUntilTraining(service.Submit(kLong)), "");
+  // For scalelabd itself the kernel shows the environment with which it was started. A new process has the
+  // environment of its parent until it executes its program.
+  const std::vector<pid_t> only_the_daemon = {service.daemon()->pid()};
+  const auto processes = [&] {
+    return ProcessesInEnvironment(absl::StrCat("NOTIFY_SOCKET=", systemd.address()));
+  };
+  EXPECT_TRUE(Eventually([&] { return processes() == only_the_daemon; }))
+      << "processes with the variable: " << testing::PrintToString(processes());
+  EXPECT_EQ(service.Stop(), 0);
+  EXPECT_EQ(systemd.Arrived(), "STOPPING=1");
+  EXPECT_EQ(systemd.Arrived(), "");
 }
 
 }  // namespace

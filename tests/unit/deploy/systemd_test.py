@@ -26,6 +26,14 @@ class Service(unittest.TestCase):
         for name in ("PrivateDevices", "PrivateTmp", "MemoryDenyWriteExecute", "RestrictNamespaces", "ProtectClock"):
             self.assertNotIn(name, self.settings)
 
+    def test_systemd_waits_until_the_service_is_ready(self):
+        self.assertEqual(self.settings["Type"], "notify")
+        self.assertEqual(self.settings["NotifyAccess"], "main")
+        self.assertIn("AF_UNIX", self.settings["RestrictAddressFamilies"].split())
+
+    def test_a_long_migration_does_not_end_the_start(self):
+        self.assertEqual(self.settings["TimeoutStartSec"], "infinity")
+
     def test_the_account_may_have_any_primary_group(self):
         for unit in ("scalelabd.service", "scalelabd-backup.service"):
             self.assertEqual(settings(unit)["User"], "scalelab")
