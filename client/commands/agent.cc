@@ -84,9 +84,13 @@ class Agent {
       if (connected_) std::exchange(connected_, nullptr)();
     };
     options.log = [this](const std::string& line) { Log(line); };
-    return (*connection)
-        ->Explain(agent::Serve((*connection)->agents(), (*connection)->MakeContext(absl::InfiniteFuture()),
-                               options));
+    const auto serve = [&] {
+      return agent::Serve((*connection)->agents(), (*connection)->MakeContext(absl::InfiniteFuture()),
+                          options);
+    };
+    grpc::Status ended = serve();
+    if ((*connection)->Renew(ended, absl::InfiniteFuture())) ended = serve();
+    return (*connection)->Explain(ended);
   }
 
   void Log(const std::string& line) ABSL_LOCKS_EXCLUDED(mutex_) {

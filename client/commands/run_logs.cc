@@ -1,6 +1,9 @@
 // `scalelab run logs RUN`: prints the output of a rank, byte for byte.
+#include <cstdint>
+#include <ostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -14,8 +17,13 @@ namespace {
 using scalelab::v1::ReadRunLogRequest;
 using scalelab::v1::ReadRunLogResponse;
 using scalelab::v1::Run;
+using scalelab::v1::RunService;
 
 constexpr absl::Duration kFollowPause = absl::Seconds(1);
+// Where the worker has cut an output (worker/process/output_limit.h), a line begins with this mark.
+constexpr char kCutMark[] = "[scalelab-worker cut this file here";
+// After a cut, at most this number of bytes is read from the end of the output.
+constexpr int64_t kAfterCut = 256 << 10;
 
 struct RunLogsOptions {
   std::string run;
@@ -43,14 +51,16 @@ class LastLines {
 
  private:
   void Cut() {
-    size_t at = kept_.size();
-    if (at > 0 && kept_[at - 1] == '\n') --at;
-    for (size_t line = 0; line < lines_; ++line) {
-      if (at == 0) break;
-      const size_t end = kept_.rfind('\n', at - 1);
-      at = end == std::string::npos ? 0 : end;
+    // Before the line break of the last line, if there is one.
+    size_t end = kept_.size();
+    if (end > 0 && kept_[end - 1] == '\n') --end;
+    size_t begin = kept_.size();
+    for (size_t line = 0; line < lines_ && begin > 0; ++line) {
+      const size_t line_break = end == 0 ? std::string::npos : kept_.rfind('\n', end - 1);
+      begin = line_break == std::string::npos ? 0 : line_break + 1;
+      end = line_break;
     }
-    if (at > 0) kept_.erase(0, at + 1);
+    kept_.erase(0, begin);
     cut_ = kept_.size();
   }
 
@@ -65,30 +75,61 @@ struct Followed {
   int64_t shown = 0;
 };
 
+int64_t EndOf(const ReadRunLogResponse& piece) {
+  return piece.offset() + static_cast<int64_t>(piece.data().size());
+}
+
+// Returns the position from which `end`, the last bytes of an output, contains only what was written after a
+// cut. Without a mark, all of it was written later, and the position is that of the first line break.
+// `whole`: the output has no other bytes.
+size_t PlaceOfCut(const std::string& end, bool whole) {
+  const size_t mark = end.find(kCutMark);
+  if (mark != std::string::npos) return mark == 0 ? 0 : mark - 1;  // of the line break before the mark
+  const size_t line_break = whole ? std::string::npos : end.find('\n');
+  return line_break == std::string::npos ? 0 : line_break;
+}
+
+// Prints what the rank has written to an output since the worker cut it, at most kAfterCut bytes.
+grpc::Status PrintAfterCut(ReadRunLogRequest request, Followed& output, absl::Time deadline,
+                           const Session& session, const Connection& server) {
+  request.set_offset(-kAfterCut);
+  output.shown = 0;
+  std::string end;
+  const grpc::Status status =
+      server.Read(server.runs(), &RunService::Stub::ReadRunLog, request, deadline, [&](const auto& piece) {
+        output.shown = EndOf(piece);
+        end += piece.data();
+        return true;
+      });
+  if (!status.ok()) return status;
+  session.Say(absl::StrCat("the worker cut the standard ",
+                           output.stream == ReadRunLogRequest::STDOUT ? "output" : "error",
+                           ", which was too long; a part of it is missing here"));
+  session.io().out << end.substr(PlaceOfCut(end, output.shown == static_cast<int64_t>(end.size())));
+  return status;
+}
+
 // Prints the bytes that were added to an output. A log that does not exist yet counts as empty.
 absl::Status PrintNew(ReadRunLogRequest request, Followed& output, LastLines* last, absl::Time deadline,
-                      Session& session, Connection& server) {
+                      const Session& session, const Connection& server) {
   request.set_stream(output.stream);
   request.set_offset(output.shown);
-  const auto context = server.MakeContext(deadline);
-  const auto reader = server.runs().ReadRunLog(context.get(), request);
-  ReadRunLogResponse piece;
-  while (session.io().out.good() && reader->Read(&piece)) {
-    output.shown += static_cast<int64_t>(piece.data().size());
-    if (last != nullptr) {
-      last->Add(piece.data());
-    } else {
-      session.io().out << piece.data();
-    }
-  }
-  if (absl::Status written = CheckWritten(session.io().out); !written.ok()) {
-    context->TryCancel();
-    (void)reader->Finish();
-    return written;
-  }
-  const grpc::Status status = reader->Finish();
+  std::ostream& out = session.io().out;
+  grpc::Status status =
+      server.Read(server.runs(), &RunService::Stub::ReadRunLog, request, deadline, [&](const auto& piece) {
+        output.shown = EndOf(piece);
+        if (last != nullptr) {
+          last->Add(piece.data());
+        } else {
+          out << piece.data();
+        }
+        return out.good();
+      });
+  if (status.error_code() == grpc::StatusCode::OUT_OF_RANGE)
+    status = PrintAfterCut(request, output, deadline, session, server);
+  if (absl::Status written = CheckWritten(out); !written.ok()) return written;
   if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) return server.Explain(status);
-  return Flush(session.io().out);
+  return Flush(out);
 }
 
 // Returns an error that names the ranks of the run if this one is not among them.
@@ -100,8 +141,8 @@ absl::Status CheckRank(const Run& run, int rank) {
                    ranks == 1 ? "rank 0" : absl::StrCat("ranks 0 to ", ranks - 1)));
 }
 
-// Prints the outputs until the run is final. Reads the run's state before its outputs, so that no
-// output is missed.
+// Prints the outputs of one attempt, or of the last attempt and of all later ones, until the run is final.
+// Reads the run's state before its outputs, so that no output is missed.
 absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogRequest request,
                                     Session& session, Connection& server) {
   SetInterruptWords("stopped following; the run continues");
@@ -111,32 +152,40 @@ absl::StatusOr<ExitCode> FollowLogs(const RunLogsOptions& options, ReadRunLogReq
   if (!options.only_stdout) outputs.push_back({ReadRunLogRequest::STDERR});
   scalelab::v1::GetRunRequest get;
   get.set_name(request.name());
-  int attempt = 0;
+  // Prints what was added to the outputs. `tail` is the number of lines to print; 0 means all.
+  const auto print = [&](int tail) {
+    for (Followed& output : outputs) {
+      LastLines last(static_cast<size_t>(tail));
+      const absl::Status status =
+          PrintNew(request, output, tail > 0 ? &last : nullptr, deadline, session, server);
+      if (!status.ok()) return status;
+      if (tail > 0) session.io().out << last.Take() << std::flush;
+    }
+    return absl::OkStatus();
+  };
+  int attempt = options.attempt;
   for (bool first = true;; first = false) {
-    const auto run = server.Call(server.runs(), &scalelab::v1::RunService::Stub::GetRun, get);
+    const auto run = server.Call(server.runs(), &RunService::Stub::GetRun, get);
     if (!run.ok()) return run.status();
     if (const absl::Status known = CheckRank(run->run(), options.rank); !known.ok()) return known;
     request.set_name(run->run().name());
-    const int newest = run->run().attempts().empty() ? 0 : run->run().attempts().rbegin()->number();
-    if (options.attempt == 0 && newest != attempt) {
-      for (Followed& output : outputs) {
-        // The attempt may have written more before it ended.
-        if (attempt > 0) {
-          const absl::Status status = PrintNew(request, output, nullptr, deadline, session, server);
-          if (!status.ok()) return status;
-        }
-        output.shown = 0;
-      }
-      if (attempt > 0) session.Say(absl::StrCat("attempt ", newest, " follows"));
-      attempt = newest;
-      request.set_attempt(attempt);  // a newer attempt is read after this one
+    const int tail = first ? options.tail : 0;
+    // The attempt may have written more before it ended, so it is read before newer ones.
+    if (attempt > 0) {
+      if (const absl::Status status = print(tail); !status.ok()) return status;
     }
-    for (Followed& output : outputs) {
-      LastLines last(static_cast<size_t>(options.tail));
-      const bool cut = first && options.tail > 0;
-      const absl::Status status = PrintNew(request, output, cut ? &last : nullptr, deadline, session, server);
-      if (!status.ok()) return status;
-      if (cut) session.io().out << last.Take() << std::flush;
+    std::vector<int> newer_attempts;
+    for (const auto& known : run->run().attempts()) {
+      if (options.attempt > 0 || known.number() <= attempt) continue;
+      if (first) newer_attempts.clear();  // begins with the last attempt
+      newer_attempts.push_back(known.number());
+    }
+    for (const int newer : newer_attempts) {
+      if (attempt > 0) session.Say(absl::StrCat("attempt ", newer, " follows"));
+      attempt = newer;
+      request.set_attempt(attempt);
+      for (Followed& output : outputs) output.shown = 0;
+      if (const absl::Status status = print(tail); !status.ok()) return status;
     }
     const auto state = run->run().state();
     if (state == Run::SUCCEEDED) return ExitCode::kOk;
@@ -166,30 +215,27 @@ absl::StatusOr<ExitCode> ExecuteRunLogs(const RunLogsOptions& options, Session& 
     return outcome;
   }
   // There is no default timeout, because a log may be large; --timeout limits the whole transfer.
-  const auto context =
-      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
-  const auto reader = (*server)->runs().ReadRunLog(context.get(), request);
-  ReadRunLogResponse piece;
+  const absl::Time deadline = absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration());
+  std::ostream& out = session.io().out;
   LastLines last(static_cast<size_t>(options.tail));
   bool empty = true;
-  while (session.io().out.good() && reader->Read(&piece)) {
-    empty = empty && piece.data().empty();
-    if (options.tail > 0) {
-      last.Add(piece.data());
-    } else {
-      session.io().out << piece.data();
-    }
-  }
-  session.io().out << last.Take();
-  const absl::Status written = Flush(session.io().out);
-  if (!written.ok()) context->TryCancel();
-  const grpc::Status status = reader->Finish();
-  if (!written.ok()) return written;
+  const grpc::Status status = (*server)->Read((*server)->runs(), &RunService::Stub::ReadRunLog, request,
+                                              deadline, [&](const auto& piece) {
+                                                empty = empty && piece.data().empty();
+                                                if (options.tail > 0) {
+                                                  last.Add(piece.data());
+                                                } else {
+                                                  out << piece.data();
+                                                }
+                                                return out.good();
+                                              });
+  out << last.Take();
+  if (const absl::Status written = Flush(out); !written.ok()) return written;
   if (!status.ok()) return (*server)->Explain(status);
   if (!empty) return ExitCode::kOk;
   scalelab::v1::GetRunRequest get;
   get.set_name(*name);
-  const auto run = (*server)->Call((*server)->runs(), &scalelab::v1::RunService::Stub::GetRun, get);
+  const auto run = (*server)->Call((*server)->runs(), &RunService::Stub::GetRun, get);
   if (!run.ok()) return run.status();
   if (const absl::Status known = CheckRank(run->run(), options.rank); !known.ok()) return known;
   const char* output = options.only_stdout   ? " to its standard output"

@@ -45,22 +45,29 @@ struct SeriesSummary {
   }
 };
 
-// The messages of the stream. The constructor reads the first message, so that an error is detected before
-// anything is printed.
+// A stream of points. The constructor reads the first message, so that an error is detected before anything
+// is printed.
 class PointStream {
  public:
-  PointStream(grpc::ClientReader<ReadPointsResponse>& reader, const std::ostream& out)
-      : reader_(reader), out_(out), more_(reader.Read(&part_)) {}
+  PointStream(const Connection& server, const ReadPointsRequest& request, absl::Time deadline,
+              const std::ostream& out)
+      : out_(out),
+        context_(server.MakeContext(deadline)),
+        reader_(server.results().ReadPoints(context_.get(), request)),
+        more_(reader_->Read(&part_)) {}
   bool empty() const { return !more_; }
   // Stops when a write to `out` has failed.
   template <class Visit>
   void Each(const Visit& visit) {
-    for (; more_ && out_.good(); more_ = reader_.Read(&part_)) visit(part_);
+    for (; more_ && out_.good(); more_ = reader_->Read(&part_)) visit(part_);
   }
+  void Cancel() { context_->TryCancel(); }
+  grpc::Status Finish() { return reader_->Finish(); }
 
  private:
-  grpc::ClientReader<ReadPointsResponse>& reader_;
   const std::ostream& out_;
+  const std::unique_ptr<grpc::ClientContext> context_;  // outlives the reader
+  const std::unique_ptr<grpc::ClientReader<ReadPointsResponse>> reader_;
   ReadPointsResponse part_;
   bool more_;
 };
@@ -139,25 +146,27 @@ absl::StatusOr<ExitCode> ExecuteRunMetrics(const RunMetricsOptions& options, Ses
   request.set_max_points(options.max_points);
   if (options.rank) request.set_rank(*options.rank);
 
-  const auto context =
-      (*server)->MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
-  const auto reader = (*server)->results().ReadPoints(context.get(), request);
-  PointStream stream(*reader, session.io().out);
-  const bool finished = stream.empty();
-  if (finished) {
-    if (const grpc::Status status = reader->Finish(); !status.ok()) return (*server)->Explain(status);
+  const absl::Time deadline = absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration());
+  std::optional<PointStream> stream;
+  for (bool renewed = false;; renewed = true) {
+    stream.emplace(**server, request, deadline, session.io().out);
+    if (!stream->empty()) break;
+    const grpc::Status status = stream->Finish();
+    if (status.ok()) break;
+    if (renewed || !(*server)->Renew(status, deadline)) return (*server)->Explain(status);
   }
+  const bool finished = stream->empty();
   absl::Status printed;
   if (session.options().output == OutputFormat::kJson) {
-    printed = PrintJson(stream, session.io().out);
+    printed = PrintJson(*stream, session.io().out);
   } else {
-    PointRows rows(stream);
+    PointRows rows(*stream);
     const ReadPointsResponse unused;  // JSON is handled above
     printed = session.Print({unused, {session.tables() ? rows.Summaries() : rows.Points()}});
   }
-  if (!printed.ok()) context->TryCancel();
+  if (!printed.ok()) stream->Cancel();
   if (!finished) {
-    const grpc::Status status = reader->Finish();
+    const grpc::Status status = stream->Finish();
     if (printed.ok() && !status.ok()) return (*server)->Explain(status);
   }
   if (!printed.ok()) return printed;

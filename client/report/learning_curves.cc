@@ -81,11 +81,9 @@ absl::StatusOr<PlotLine> ReadLine(Connection& server, const Run& run, const Lear
   request.set_key(options.key);
   request.set_rank(0);
   request.set_max_points(options.points);
-  const auto context = server.MakeContext(absl::Now() + options.timeout);
-  const auto reader = server.results().ReadPoints(context.get(), request);
   PlotLine line;
   double began = 0;
-  for (ReadPointsResponse part; reader->Read(&part);) {
+  const auto take = [&](const ReadPointsResponse& part) {
     const int size = std::min({part.step_size(), part.time_size(), part.value_size()});
     for (int i = 0; i < size; ++i) {
       if (line.x.empty()) began = part.time(i);
@@ -95,8 +93,10 @@ absl::StatusOr<PlotLine> ReadLine(Connection& server, const Run& run, const Lear
                                                                   : step);
       line.y.push_back(part.value(i));
     }
-  }
-  const grpc::Status status = reader->Finish();
+    return true;
+  };
+  const grpc::Status status = server.Read(server.results(), &scalelab::v1::ResultService::Stub::ReadPoints,
+                                          request, absl::Now() + options.timeout, take);
   // A run without an attempt has no points.
   if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) return server.Explain(status);
   return line;

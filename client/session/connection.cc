@@ -128,16 +128,21 @@ std::string Connection::Token(absl::Time deadline, bool refused) const {
   return session_.secret;
 }
 
-std::unique_ptr<grpc::ClientContext> Connection::MakeContext(absl::Time deadline,
-                                                             const std::string& token) const {
-  auto context = std::make_unique<grpc::ClientContext>();
-  context->set_deadline(ToChrono(deadline));
-  if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
-  return context;
+bool Connection::Renew(const grpc::Status& status, absl::Time deadline) const {
+  if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED || !token_.empty()) return false;
+  {
+    absl::MutexLock lock(&session_mutex_);
+    if (session_.secret.empty()) return false;
+  }
+  return !Token(deadline, /*refused=*/true).empty();
 }
 
 std::unique_ptr<grpc::ClientContext> Connection::MakeContext(absl::Time deadline) const {
-  return MakeContext(deadline, Token(deadline));
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(ToChrono(deadline));
+  const std::string token = Token(deadline);
+  if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  return context;
 }
 
 absl::Status Connection::Repeat(size_t request_bytes,
@@ -148,16 +153,12 @@ absl::Status Connection::Repeat(size_t request_bytes,
                      " (4 MiB) at most: split the study, or write its grid as axes"));
   }
   const absl::Time deadline = absl::Now() + timeout_;
-  std::string token = Token(deadline);
   bool renewed = false;
   for (absl::Duration pause = absl::Milliseconds(50);; pause = std::min(2 * pause, absl::Seconds(1))) {
-    const grpc::Status status = call(MakeContext(deadline, token).get());
-    // A stored session token may be one of an earlier server at this address.
-    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && token_.empty() && !token.empty() &&
-        !renewed) {
+    const grpc::Status status = call(MakeContext(deadline).get());
+    if (!renewed && Renew(status, deadline)) {
       renewed = true;
-      token = Token(deadline, /*refused=*/true);
-      if (!token.empty()) continue;
+      continue;
     }
     // A status with a reason comes from the server itself: do not retry.
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || !ReasonOf(FromGrpc(status)).empty()) {

@@ -52,9 +52,37 @@ class Connection {
     return response;
   }
 
+  // Makes a call whose answer is a stream. Passes each message to `take` and cancels the call when `take`
+  // returns false. Returns the status of the call; OK if it was cancelled in this way. Like Call, gets a new
+  // session token if the server refuses the stored one.
+  template <class Stub, class Request, class Response, class Take>
+  grpc::Status Read(Stub& stub,
+                    std::unique_ptr<grpc::ClientReader<Response>> (Stub::*method)(grpc::ClientContext*,
+                                                                                  const Request&),
+                    const Request& request, absl::Time deadline, const Take& take) const {
+    for (bool renewed = false;; renewed = true) {
+      const auto context = MakeContext(deadline);
+      const auto reader = (stub.*method)(context.get(), request);
+      Response message;
+      bool begun = false, wanted = true;
+      while (wanted && reader->Read(&message)) {
+        begun = true;
+        wanted = take(message);
+      }
+      if (!wanted) context->TryCancel();
+      grpc::Status status = reader->Finish();
+      if (!wanted) return grpc::Status::OK;
+      if (begun || renewed || !Renew(status, deadline)) return status;
+    }
+  }
+
   // Returns a context for a stream, with the credentials and `deadline`. Without a token file, the credentials of an
   // encrypted connection are a session token; getting one may take calls.
   std::unique_ptr<grpc::ClientContext> MakeContext(absl::Time deadline) const;
+  // Gets a new session token if `status` is that of a call whose session token the server has refused: an
+  // earlier server at this address may have issued it. Returns whether there is a new token. The caller may
+  // then repeat the call once. Blocks until `deadline` at most.
+  bool Renew(const grpc::Status& status, absl::Time deadline) const ABSL_LOCKS_EXCLUDED(session_mutex_);
   // Converts a call's status to an error message for users. OK stays OK.
   absl::Status Explain(const grpc::Status& status) const;
   // Waits until the server is reachable again. Returns false if `deadline` passes first.
@@ -79,7 +107,6 @@ class Connection {
   absl::Status Connect(absl::Time deadline) const;
   // Returns the token for the next call; empty for none. `refused`: the server has refused the last one.
   std::string Token(absl::Time deadline, bool refused = false) const ABSL_LOCKS_EXCLUDED(session_mutex_);
-  std::unique_ptr<grpc::ClientContext> MakeContext(absl::Time deadline, const std::string& token) const;
   absl::Status Repeat(size_t request_bytes,
                       const std::function<grpc::Status(grpc::ClientContext*)>& call) const;
   // Returns why the server cannot be reached. Connects once more to find out.

@@ -99,18 +99,16 @@ absl::StatusOr<Study> FollowStudy(Session& session, const std::string& name,
   for (;;) {
     const absl::Time opened = absl::Now();
     const std::optional<WatchStudyResponse> before = last;
-    const auto context = connection.MakeContext(deadline);
-    const auto reader = connection.studies().WatchStudy(context.get(), request);
-    WatchStudyResponse look;
     bool answered = false;
-    while (reader->Read(&look)) {
-      last = look;
-      answered = true;
-      request.set_name(look.study().name());  // "last" may mean another study when we reconnect
-      on_look(look);
-      if (IsOver(look)) context->TryCancel();  // the server does not end the stream of a paused study
-    }
-    const grpc::Status status = reader->Finish();
+    const grpc::Status status =
+        connection.Read(connection.studies(), &scalelab::v1::StudyService::Stub::WatchStudy, request,
+                        deadline, [&](const WatchStudyResponse& look) {
+                          last = look;
+                          answered = true;
+                          on_look(look);
+                          return !IsOver(look);  // the server does not end the stream of a paused study
+                        });
+    if (last) request.set_name(last->study().name());  // "last" may mean another study when we reconnect
     if (last && IsOver(*last)) return last->study();
     answered = answered || status.ok();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planted/bug.h"
+#include "proto/status.h"
 
 namespace scalelab::server {
 namespace {
@@ -28,6 +29,13 @@ absl::Status CannotRead(const std::string& path, int error) {
   }
   if (error == ELOOP || error == ENOTDIR) return Irregular(path);
   return absl::UnavailableError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
+}
+
+absl::Status BeyondEnd(const std::string& name, int64_t offset) {
+  return MakeError(absl::StatusCode::kOutOfRange, "OFFSET_BEYOND_END",
+                   absl::StrCat(name, " has fewer than ", offset,
+                                " bytes (the worker cuts outputs that are too long); read from a smaller "
+                                "offset, or from a negative one, which counts from the end"));
 }
 
 // Opens a regular file of the directory. Returns its descriptor.
@@ -68,7 +76,7 @@ ReadPiece LocalPieces(std::string directory) {
 }
 
 LogReader::LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which, int64_t offset)
-    : read_(std::move(read)), offset_(offset) {
+    : read_(std::move(read)), offset_(offset), unchecked_(offset > 0) {
   if (which != v1::ReadRunLogRequest::STDERR)
     files_.emplace_back(v1::ReadRunLogRequest::STDOUT, absl::StrCat("rank-", rank, ".out"));
   if (which != v1::ReadRunLogRequest::STDOUT)
@@ -103,9 +111,13 @@ absl::StatusOr<bool> LogReader::Next(v1::ReadRunLogResponse* response) {
       if (!end.ok()) return end.status();
       offset_ = std::max<int64_t>(0, *end + offset_);
     }
-    absl::StatusOr<std::string> data = read_(files_[at_].second, offset_);
+    // An agent does not return sizes, so the byte before the position shows that the file is long enough.
+    const bool check = std::exchange(unchecked_, false);
+    absl::StatusOr<std::string> data = read_(files_[at_].second, check ? offset_ - 1 : offset_);
     if (absl::IsNotFound(data.status()) && files_.size() > 1) continue;
     if (!data.ok()) return data.status();
+    if (check && data->empty()) return BeyondEnd(files_[at_].second, offset_);
+    if (check) data->erase(0, 1);
     if (data->empty()) continue;
     response->set_offset(offset_);
     offset_ += static_cast<int64_t>(data->size());

@@ -28,7 +28,8 @@ class LogReader {
   LogReader(ReadPiece read, int rank, v1::ReadRunLogRequest::Stream which, int64_t offset = 0);
 
   // Reads the next piece. Returns false at the end. Returns NOT_FOUND if the only file does not exist,
-  // FAILED_PRECONDITION if a file is no regular file.
+  // FAILED_PRECONDITION if a file is no regular file, OUT_OF_RANGE if the first file has fewer bytes than
+  // `offset`.
   absl::StatusOr<bool> Next(v1::ReadRunLogResponse* response);
 
  private:
@@ -39,6 +40,7 @@ class LogReader {
   std::vector<std::pair<v1::ReadRunLogRequest::Stream, std::string>> files_;
   size_t at_ = 0;
   int64_t offset_;  // position in the file at_; if negative, counted from its end
+  bool unchecked_;  // the file may have fewer bytes than offset_
 };
 
 }  // namespace scalelab::server

@@ -67,6 +67,7 @@ class FakeServices {
   std::function<void()> on_get_run;                           // called before each answer of GetRun
   int page_size = 2;                                          // of lists, regardless of the request
   std::string token;                                          // if set, callers must present it
+  v1::AuthService::Service* logins = nullptr;                 // if set, issues session tokens
   absl::Status error;                                         // if set, every call fails with it
   int lost_answers = 0;    // number of CreateStudy calls that are carried out but answered UNAVAILABLE
   int broken_watches = 0;  // number of WatchStudy calls that break after their first message
@@ -110,13 +111,17 @@ class FakeServices {
   int port() const { return port_; }
 
  private:
-  grpc::Status Check(const grpc::ServerContext& context) const {
+  grpc::Status CheckToken(const grpc::ServerContext& context) const {
     const auto it = context.client_metadata().find("authorization");
     if (!token.empty() && (it == context.client_metadata().end() ||
                            std::string(it->second.data(), it->second.size()) != "Bearer " + token)) {
       return ToGrpc(MakeError(absl::StatusCode::kUnauthenticated, "", "no valid token"));
     }
-    return ToGrpc(error);
+    return grpc::Status::OK;
+  }
+  grpc::Status Check(const grpc::ServerContext& context) const {
+    const auto known = CheckToken(context);
+    return known.ok() ? ToGrpc(error) : known;
   }
 
   // "studies/last", "studies/7" or "studies/{display name}".
@@ -287,16 +292,29 @@ class FakeServices {
                             grpc::ServerWriter<v1::ReadRunLogResponse>* writer) override {
       if (const auto s = f.Check(*c); !s.ok()) return s;
       f.logs_asked.push_back(*request);
-      int64_t skip = request->offset();
       const auto own = f.log_of.find(request->attempt());
-      for (v1::ReadRunLogResponse piece : own == f.log_of.end() ? f.log : own->second) {
+      std::vector<v1::ReadRunLogResponse> pieces;
+      int64_t size = 0;
+      for (const v1::ReadRunLogResponse& piece : own == f.log_of.end() ? f.log : own->second) {
         const bool other =
             piece.stream() != 0 && request->stream() != 0 && piece.stream() != request->stream();
         if (other) continue;
-        const auto cut = std::min<int64_t>(skip, static_cast<int64_t>(piece.data().size()));
-        piece.mutable_data()->erase(0, static_cast<size_t>(cut));
-        skip -= cut;
-        if (!piece.data().empty() || request->offset() == 0) f.pieces_sent += writer->Write(piece) ? 1 : 0;
+        pieces.push_back(piece);
+        pieces.back().set_offset(size);
+        size += static_cast<int64_t>(piece.data().size());
+      }
+      const int64_t begin =
+          request->offset() < 0 ? std::max<int64_t>(0, size + request->offset()) : request->offset();
+      if (begin > size) {
+        return ToGrpc(
+            MakeError(absl::StatusCode::kOutOfRange, "OFFSET_BEYOND_END", "the output has fewer bytes"));
+      }
+      for (v1::ReadRunLogResponse& piece : pieces) {
+        const auto skip =
+            std::clamp<int64_t>(begin - piece.offset(), 0, static_cast<int64_t>(piece.data().size()));
+        piece.mutable_data()->erase(0, static_cast<size_t>(skip));
+        piece.set_offset(piece.offset() + skip);
+        if (!piece.data().empty() || begin == 0) f.pieces_sent += writer->Write(piece) ? 1 : 0;
       }
       return grpc::Status::OK;
     }
@@ -380,6 +398,16 @@ class FakeServices {
 
   struct Auth : v1::AuthService::Service {
     explicit Auth(FakeServices& f) : f(f) {}
+    grpc::Status CreateChallenge(grpc::ServerContext* c, const v1::CreateChallengeRequest* request,
+                                 v1::CreateChallengeResponse* response) override {
+      return f.logins == nullptr ? Service::CreateChallenge(c, request, response)
+                                 : f.logins->CreateChallenge(c, request, response);
+    }
+    grpc::Status CreateSession(grpc::ServerContext* c, const v1::CreateSessionRequest* request,
+                               v1::CreateSessionResponse* response) override {
+      return f.logins == nullptr ? Service::CreateSession(c, request, response)
+                                 : f.logins->CreateSession(c, request, response);
+    }
     grpc::Status GetIdentity(grpc::ServerContext* c, const v1::GetIdentityRequest*,
                              v1::GetIdentityResponse* response) override {
       *response->mutable_identity() = f.identity;
@@ -452,6 +480,7 @@ class FakeServices {
     explicit Archives(FakeServices& f) : f(f) {}
     grpc::Status ReadArchive(grpc::ServerContext* c, const v1::ReadArchiveRequest*,
                              grpc::ServerWriter<v1::ReadArchiveResponse>* writer) override {
+      if (const auto s = f.CheckToken(*c); !s.ok()) return s;
       for (const std::string& piece : f.archive) {
         v1::ReadArchiveResponse response;
         response.set_data(piece);

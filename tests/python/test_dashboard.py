@@ -658,6 +658,25 @@ class DashboardTest(InDirectory):
         self.browser.wait_text("second line")
         self.browser.wait_text("succeeded")
 
+    def test_a_log_that_the_worker_cuts_is_followed(self) -> None:
+        self.write("train.py", TALKING.replace("GO", str(self.dir / "go")).replace('"first line"', '"first line " * 100'))
+        study = self.submit(matrix={"ranks": [1]}, repeats=1)
+        self.log_in()
+        run = self.service.json("run", "list", study)["runs"][0]["name"].rsplit("/", 1)[1]
+        self.go(f"#/runs/{run}", "first line")
+        directory = self.service.json("run", "show", run)["run"]["attempts"][0]["directory"]
+        # What the worker does with a file that is too long, without a state in between that has no mark.
+        mark = b"\n[scalelab-worker cut this file here, as it had more than 64 MiB]\n"
+        with open(f"{directory}/rank-0.out", "r+b", buffering=0) as file:
+            file.seek(4)
+            file.write(mark + b"after the cut\n")
+            file.truncate()
+        self.browser.wait_text("after the cut")
+        self.write("go", "")
+        self.browser.wait_text("second line")
+        log = self.browser.run("return document.querySelector('.log').textContent")
+        self.assertEqual(log, "first line " * 100 + "\n\n" + mark.decode().strip() + "\nafter the cut\nsecond line\n")
+
     def test_the_log_of_the_next_attempt_follows(self) -> None:
         self.write("train.py", FAILING.replace("GO", str(self.dir / "go")))
         study = self.submit(matrix={"ranks": [2]}, repeats=1, retry={"max": 1, "on": ["trainer_error"]})

@@ -6,8 +6,8 @@
 namespace scalelab::client {
 namespace {
 
-std::unique_ptr<grpc::ClientContext> TransferContext(Session& session, Connection& server) {
-  return server.MakeContext(absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration()));
+absl::Time Deadline(const Session& session) {
+  return absl::Now() + session.options().timeout.value_or(absl::InfiniteDuration());
 }
 
 }  // namespace
@@ -16,13 +16,13 @@ absl::Status DownloadArchive(Session& session, const scalelab::v1::ReadArchiveRe
                              const std::function<absl::Status(absl::string_view)>& take) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto context = TransferContext(session, **server);
-  const auto reader = (*server)->archives().ReadArchive(context.get(), request);
-  scalelab::v1::ReadArchiveResponse piece;
   absl::Status taken;
-  while (taken.ok() && reader->Read(&piece)) taken = take(piece.data());
-  if (!taken.ok()) context->TryCancel();
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status =
+      (*server)->Read((*server)->archives(), &scalelab::v1::ArchiveService::Stub::ReadArchive, request,
+                      Deadline(session), [&](const scalelab::v1::ReadArchiveResponse& piece) {
+                        taken = take(piece.data());
+                        return taken.ok();
+                      });
   if (!taken.ok()) return taken;
   return status.ok() ? absl::OkStatus() : (*server)->Explain(status);
 }
@@ -32,7 +32,12 @@ absl::StatusOr<scalelab::v1::RestoreArchiveResponse> UploadArchive(
     const std::function<absl::StatusOr<bool>(std::string*)>& read) {
   auto server = session.Server();
   if (!server.ok()) return server.status();
-  const auto context = TransferContext(session, **server);
+  // The pieces are read only once, so the upload cannot be repeated. This call replaces a stored session
+  // token that the server refuses.
+  const auto identity = (*server)->Call((*server)->auth(), &scalelab::v1::AuthService::Stub::GetIdentity,
+                                        scalelab::v1::GetIdentityRequest());
+  if (!identity.ok()) return identity.status();
+  const auto context = (*server)->MakeContext(Deadline(session));
   scalelab::v1::RestoreArchiveResponse response;
   const auto writer = (*server)->archives().RestoreArchive(context.get(), &response);
   scalelab::v1::RestoreArchiveRequest request;

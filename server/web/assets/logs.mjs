@@ -5,6 +5,7 @@ import {isFinal} from './states.mjs';
 
 const FIRST = 256 << 10;  // bytes from the end
 const MOST = 2 << 20;     // characters on the page
+const MARK = '[scalelab-worker cut this file here';  // of worker/process/output_limit.h
 
 /** The logs of the last attempt of a run, also of one that begins later. `current()`: the run as it is now. */
 export function logView(current, signal) {
@@ -28,6 +29,7 @@ export function logView(current, signal) {
     let attempt;
     let decoder;
     let offset;
+    let cut;  // the worker has cut the output since the last look
     let lastLook = false;
     await repeat(1500, async () => {
       const run = current();
@@ -37,16 +39,31 @@ export function logView(current, signal) {
         attempt = newest;
         decoder = new TextDecoder();
         offset = -FIRST;
+        cut = false;
         text.textContent = note.textContent = '';
       }
       try {
-        const pieces = await collect('ReadRunLog', {name, attempt, rank: Number(rank.value), stream: stream.value, offset}, stop);
-        for (const piece of pieces) {
-          const bytes = Uint8Array.from(atob(piece.data), (c) => c.charCodeAt(0));
-          if (offset < 0 && Number(piece.offset ?? 0) > 0) note.textContent = `The last ${FIRST >> 10} KiB of the output; scalelab run logs prints all of it.`;
-          offset = Number(piece.offset ?? 0) + bytes.length;
-          append(decoder.decode(bytes, {stream: true}));
+        const look = () => collect('ReadRunLog', {name, attempt, rank: Number(rank.value), stream: stream.value, offset}, stop);
+        const pieces = await look().catch((error) => {
+          if (error.code !== 'OUT_OF_RANGE') throw error;
+          cut = true;
+          offset = -FIRST;
+          return look();
+        });
+        let bytes = pieces.map((piece) => atob(piece.data)).join('');  // a character for each byte
+        const from = Number(pieces[0]?.offset ?? 0);
+        if (cut) {
+          decoder = new TextDecoder();
+          const mark = bytes.indexOf(MARK);
+          append(mark < 0 ? '\n[The worker cut this output, which was too long. A part of it is missing here.]\n' : '\n');
+          if (pieces.length) offset = from + bytes.length;
+          cut = false;
+          bytes = bytes.slice(mark >= 0 ? mark : from > 0 ? bytes.indexOf('\n') + 1 : 0);
+        } else if (pieces.length) {
+          if (offset < 0 && from > 0) note.textContent = `The last ${FIRST >> 10} KiB of the output; scalelab run logs prints all of it.`;
+          offset = from + bytes.length;
         }
+        append(decoder.decode(Uint8Array.from(bytes, (c) => c.charCodeAt(0)), {stream: true}));
         if (note.textContent.startsWith('No')) note.textContent = '';
         if (!pieces.length && text.textContent === '') note.textContent = more ? 'Nothing yet.' : 'No output.';
       } catch (error) {

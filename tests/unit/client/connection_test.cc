@@ -227,6 +227,7 @@ TEST_F(CommandLine, AFullDiskEndsTheReadingOfLogsAndMetrics) {
   Start();
   server_.runs.emplace_back().set_name("studies/7/runs/11");
   server_.runs.back().set_state(scalelab::v1::Run::SUCCEEDED);
+  server_.runs.back().add_attempts()->set_number(1);
   for (int piece = 0; piece < kPieces; ++piece) {
     server_.log.emplace_back().set_data(std::string(1 << 16, 'x'));
     auto& points = server_.points.emplace_back();

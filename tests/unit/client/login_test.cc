@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/session/session_token.h"
 #include "munge/munge.h"
 #include "scalelab/v1/auth.grpc.pb.h"
@@ -128,10 +130,8 @@ class FakeLogins final : public scalelab::v1::AuthService::Service {
         login_("key", *tls::Fingerprint(pair_.certificate),
                [this](const std::string& credential) { return munge_.Decode(credential); }) {
     if (target != nullptr) target_ = scalelab::v1::AuthService::NewStub(target);
-    grpc::SslServerCredentialsOptions options;
-    options.pem_key_cert_pairs.push_back({pair_.key, pair_.certificate});
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port_);
+    builder.AddListeningPort("127.0.0.1:0", Credentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -140,6 +140,13 @@ class FakeLogins final : public scalelab::v1::AuthService::Service {
     grpc::ChannelArguments arguments;
     const auto trusted = tls::Trust(pair_.certificate, arguments);
     return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port_), *trusted, arguments);
+  }
+
+  // Returns the certificate for a server whose AuthService is this one.
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const {
+    grpc::SslServerCredentialsOptions options;
+    options.pem_key_cert_pairs.push_back({pair_.key, pair_.certificate});
+    return grpc::SslServerCredentials(options);
   }
 
   std::string challenge;  // if set, sent in place of a new one
@@ -192,6 +199,58 @@ TEST_F(LoginTest, AMungeCredentialIsExchangedForASessionTokenThatIsStored) {
   EXPECT_TRUE(absl::IsUnavailable(NewSession(logins.Channel(), "host:1", now + absl::Seconds(20)).status()));
   unsetenv("SCALELAB_MUNGE_SOCKET");
   EXPECT_EQ(logins.logins, 1);
+}
+
+// An earlier server at the same address, with another key, has issued the stored token.
+TEST_F(LoginTest, AStoredSessionTokenThatTheServerRefusesIsReplacedOnce) {
+  if (!fakes::Munged::IsInstalled()) GTEST_SKIP() << "MUNGE is not installed";
+  const fakes::Munged munged;
+  FakeLogins logins(munged.socket());
+  server_.Stop();
+  server_.logins = &logins;
+  server_.Start("127.0.0.1:0", logins.Credentials());
+  address_ = absl::StrCat("127.0.0.1:", server_.port());
+  ASSERT_THAT(Login({"--yes"}), Exits(ExitCode::kOk));
+  server_.studies = {MakeStudy(7, "small", scalelab::v1::Study::SUCCEEDED, 0, 0, 1)};
+  server_.looks = {Look(server_.studies[0])};
+  auto& run = server_.runs.emplace_back();
+  run.set_name("studies/7/runs/11");
+  run.set_state(scalelab::v1::Run::SUCCEEDED);
+  run.add_attempts()->set_number(1);
+  server_.log.emplace_back().set_data("text\n");
+  server_.points.emplace_back().set_key("loss");
+  server_.archive = {"bytes"};
+  const std::string archive = dir_ + "/7.archive", stored = ".cache/scalelab/session-" + address_;
+  std::filesystem::create_directories(dir_ + "/.cache/scalelab");
+  setenv("SCALELAB_MUNGE_SOCKET", munged.socket().c_str(), 1);
+  const auto run_with_old_token = [&](std::vector<std::string> command, const std::string& accepted) {
+    WriteFile(stored, absl::StrCat(absl::ToUnixSeconds(absl::Now() + absl::Minutes(5)), "\nold\n"));
+    std::filesystem::permissions(dir_ + "/" + stored, std::filesystem::perms(0600));
+    server_.token = accepted;
+    command.insert(command.end(), {"--server", address_});
+    return RunAsIs(command);
+  };
+  const std::vector<std::vector<std::string>> commands = {{"study", "list"},
+                                                          {"study", "watch", "7"},
+                                                          {"study", "wait", "7"},
+                                                          {"run", "logs", "11"},
+                                                          {"run", "logs", "11", "-f"},
+                                                          {"run", "metrics", "11"},
+                                                          {"study", "archive", "7", archive},
+                                                          {"study", "restore", archive}};
+  int logged_in = 0;
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome outcome = run_with_old_token(command, absl::StrCat("session-", ++logged_in));
+    EXPECT_THAT(outcome, Exits(ExitCode::kOk)) << absl::StrJoin(command, " ");
+    EXPECT_EQ(logins.logins, logged_in) << absl::StrJoin(command, " ");
+  }
+  EXPECT_EQ(server_.restored, "bytes");
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"study", "watch", "7"}, {"run", "logs", "11"}, {"run", "metrics", "11"}}) {
+    EXPECT_THAT(run_with_old_token(command, "another"), Exits(ExitCode::kNotAllowed));
+    EXPECT_EQ(logins.logins, ++logged_in) << absl::StrJoin(command, " ");
+  }
+  unsetenv("SCALELAB_MUNGE_SOCKET");
 }
 
 TEST_F(LoginTest, AServerThatPassesOnTheChallengeOfAnotherServerGetsNoSession) {

@@ -6,6 +6,7 @@
 #include "client/session/progress.h"
 #include "server/command/command.h"
 #include "tests/unit/client/client_fixture.h"
+#include "worker/process/output_limit.h"
 
 namespace scalelab::client {
 namespace {
@@ -13,17 +14,39 @@ namespace {
 using scalelab::v1::ReadRunLogRequest;
 using scalelab::v1::ReadRunLogResponse;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Property;
+using ::testing::StartsWith;
 
 class NewUser : public ClientTest {
  protected:
   void Log(ReadRunLogRequest::Stream stream, const std::string& data) {
-    ReadRunLogResponse& piece = server_.log.emplace_back();
+    server_.log.push_back(Piece(stream, data));
+  }
+  static ReadRunLogResponse Piece(ReadRunLogRequest::Stream stream, const std::string& data) {
+    ReadRunLogResponse piece;
     piece.set_stream(stream);
     piece.set_data(data);
+    return piece;
   }
+  // Adds a run with one attempt. Calls `on_look` before each answer of GetRun, with the number of the call.
+  scalelab::v1::Run& RunWithLooks(std::function<void(int look)> on_look) {
+    scalelab::v1::Run& run = server_.runs.emplace_back();
+    run.set_name("studies/7/runs/12");
+    run.set_state(scalelab::v1::Run::RUNNING);
+    run.add_attempts()->set_number(1);
+    server_.on_get_run = [on_look = std::move(on_look), look = 0]() mutable { on_look(++look); };
+    return run;
+  }
+  // Replaces the standard output by one that the worker has cut: `kept`, the worker's mark, and `added`.
+  void Cut(const std::string& kept, const std::string& added) {
+    server_.log.clear();
+    Log(ReadRunLogRequest::STDOUT, absl::StrCat(kept, mark_, added));
+  }
+  const std::string mark_ = absl::StrCat("\n", worker::kCutMark, ", as it had more than 64 MiB]\n");
 };
 
 TEST_F(NewUser, EveryTemplateIsAValidStudyFile) {
@@ -86,6 +109,92 @@ TEST_F(NewUser, ANewAttemptIsFollowedFromItsBeginning) {
   EXPECT_THAT(logs, Exits(ExitCode::kRunsFailed));
   EXPECT_EQ(logs.out, "first\nlast\n2nd\n");
   EXPECT_THAT(logs.err, HasSubstr("attempt 2 follows"));
+}
+
+// Two attempts begin between two calls of GetRun.
+TEST_F(NewUser, EveryAttemptIsFollowedToItsEnd) {
+  Start();
+  scalelab::v1::Run* run = nullptr;
+  run = &RunWithLooks([&](int look) {
+    if (look < 2) return;
+    server_.log_of[1] = {Piece(ReadRunLogRequest::STDOUT, "first\nlast\n")};
+    run->add_attempts()->set_number(2);
+    run->add_attempts()->set_number(3);
+    run->set_state(scalelab::v1::Run::FAILED);
+  });
+  server_.log_of = {{1, {Piece(ReadRunLogRequest::STDOUT, "first\n")}},
+                    {2, {Piece(ReadRunLogRequest::STDOUT, "2nd\n")}},
+                    {3, {Piece(ReadRunLogRequest::STDOUT, "3rd\n")}}};
+  const Outcome logs = Run({"run", "logs", "12", "-f"});
+  EXPECT_THAT(logs, Exits(ExitCode::kRunsFailed));
+  EXPECT_EQ(logs.out, "first\nlast\n2nd\n3rd\n");
+  EXPECT_EQ(logs.err, "attempt 2 follows\nattempt 3 follows\n");
+}
+
+TEST_F(NewUser, FollowingBeginsWithTheLastOfSeveralAttempts) {
+  Start();
+  scalelab::v1::Run& run = RunWithLooks([](int) {});
+  run.add_attempts()->set_number(2);
+  run.set_state(scalelab::v1::Run::SUCCEEDED);
+  server_.log_of = {{1, {Piece(ReadRunLogRequest::STDOUT, "first\n")}},
+                    {2, {Piece(ReadRunLogRequest::STDOUT, "2nd\n")}}};
+  EXPECT_EQ(Run({"run", "logs", "12", "-f"}).out, "2nd\n");
+  EXPECT_EQ(Run({"run", "logs", "12", "-f", "--attempt", "1"}).out, "first\n");
+}
+
+// A request that names no attempt reads the last one. If the first attempt begins after GetRun, its output
+// must not be printed for this request and again for attempt 1.
+TEST_F(NewUser, NoLogIsReadBeforeThereIsAnAttempt) {
+  Start();
+  scalelab::v1::Run* run = nullptr;
+  run = &RunWithLooks([&](int look) {
+    if (look < 2) return;
+    run->add_attempts()->set_number(1);
+    run->set_state(scalelab::v1::Run::SUCCEEDED);
+  });
+  run->clear_attempts();
+  run->set_state(scalelab::v1::Run::QUEUED);
+  Log(ReadRunLogRequest::STDOUT, "one\n");
+  EXPECT_EQ(Run({"run", "logs", "12", "--follow"}).out, "one\n");
+  EXPECT_THAT(server_.logs_asked, Each(Property(&ReadRunLogRequest::attempt, 1)));
+}
+
+TEST_F(NewUser, AFollowedLogContinuesAtThePlaceWhereTheWorkerCutIt) {
+  Start();
+  const std::string text = std::string(1000, 'a') + "\n";
+  scalelab::v1::Run* run = nullptr;
+  run = &RunWithLooks([&](int look) {
+    if (look == 2) Cut("aaaa", "new\n");
+    if (look < 3) return;
+    Log(ReadRunLogRequest::STDOUT, "last\n");
+    run->set_state(scalelab::v1::Run::SUCCEEDED);
+  });
+  Log(ReadRunLogRequest::STDOUT, text);
+  const Outcome logs = Run({"run", "logs", "12", "--follow"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  EXPECT_EQ(logs.out, absl::StrCat(text, mark_, "new\nlast\n"));
+  EXPECT_EQ(logs.err,
+            "the worker cut the standard output, which was too long; a part of it is missing here\n");
+}
+
+TEST_F(NewUser, AFollowedLogContinuesNearItsEndIfTheWorkerCutItLongBefore) {
+  Start();
+  const std::string text = std::string(2 << 20, 'a') + "\n";
+  std::string added;
+  for (int line = 0; added.size() < 1 << 20; ++line) absl::StrAppend(&added, "line ", line, "\n");
+  scalelab::v1::Run* run = nullptr;
+  run = &RunWithLooks([&](int look) {
+    if (look < 2) return;
+    Cut("aaaa", added);
+    run->set_state(scalelab::v1::Run::SUCCEEDED);
+  });
+  Log(ReadRunLogRequest::STDOUT, text);
+  const Outcome logs = Run({"run", "logs", "12", "--follow"});
+  EXPECT_THAT(logs, Exits(ExitCode::kOk));
+  ASSERT_THAT(logs.out, StartsWith(absl::StrCat(text, "\nline ")));
+  const std::string end = logs.out.substr(text.size());
+  EXPECT_GT(end.size(), 100'000U);
+  EXPECT_EQ(end, added.substr(added.size() - end.size()));
 }
 
 TEST_F(NewUser, FollowedLogsBeginWithTheLastLinesThatExist) {

@@ -112,6 +112,15 @@ TEST_F(RunCommands, LogsShowTheLastLines) {
   EXPECT_EQ(Run({"run", "logs", "12", "--tail", "9"}).out, "one\ntwo\nthree\nfour");
   server_.log.back().set_data("four\n");
   EXPECT_EQ(Run({"run", "logs", "12", "--tail", "2"}).out, "three\nfour\n");
+  const auto tail = [this](const std::string& text, const std::string& lines) {
+    server_.log.resize(1);
+    server_.log[0].set_data(text);
+    return Run({"run", "logs", "12", "--tail", lines}).out;
+  };
+  EXPECT_EQ(tail("\nfoo", "1"), "foo");
+  EXPECT_EQ(tail("\nfoo", "2"), "\nfoo");
+  EXPECT_EQ(tail("\n\nfoo\n", "1"), "foo\n");
+  EXPECT_EQ(tail("\n\n", "1"), "\n");
 }
 
 TEST_F(RunCommands, ListShowsAxesStatesAndReasons) {

@@ -15,6 +15,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "proto/status.h"
 
 namespace scalelab::server {
 namespace {
@@ -70,8 +71,26 @@ TEST_F(LogReaderTest, ReadsFromAPositionOrBeforeTheEnd) {
     Write(directory_ + "/rank-0.out", text);
     EXPECT_EQ(*Read(Request::STDOUT, "", static_cast<int64_t>(size / 2)), text.substr(size / 2)) << size;
     EXPECT_EQ(*Read(Request::STDOUT, "", -1000), text.substr(size - std::min<size_t>(size, 1000))) << size;
-    EXPECT_EQ(*Read(Request::STDOUT, "", static_cast<int64_t>(size) + 1), "") << size;
+    EXPECT_EQ(*Read(Request::STDOUT, "", static_cast<int64_t>(size)), "") << size;
   }
+}
+
+// The worker cuts an output that is too long, and the rank continues to append.
+TEST_F(LogReaderTest, APositionBeyondTheEndOfACutFileIsAnError) {
+  const std::string path = directory_ + "/rank-0.out";
+  Write(path, "0123456789");
+  EXPECT_EQ(*Read(), "0123456789");
+  EXPECT_EQ(*Read(Request::STDOUT, "", 10), "");
+  std::filesystem::resize_file(path, 4);
+  std::ofstream(path, std::ios::app) << "ab";
+  const auto beyond = Read(Request::STDOUT, "", 10);
+  EXPECT_TRUE(absl::IsOutOfRange(beyond.status())) << beyond.status();
+  EXPECT_EQ(ReasonOf(beyond.status()), "OFFSET_BEYOND_END");
+  EXPECT_THAT(std::string(beyond.status().message()), HasSubstr("rank-0.out has fewer than 10 bytes"));
+  EXPECT_TRUE(absl::IsOutOfRange(Read(Request::STDOUT, "", 7).status()));
+  EXPECT_EQ(*Read(Request::STDOUT, "", 6), "");
+  EXPECT_EQ(*Read(Request::STDOUT, "", 5), "b");
+  EXPECT_EQ(*Read(Request::STDOUT, "", -10), "0123ab");
 }
 
 TEST_F(LogReaderTest, PiecesHaveTheirPositions) {
