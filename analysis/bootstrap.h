@@ -46,6 +46,7 @@ class BlockBootstrap {
 
   struct Interval {
     double low, high;
+    double ratio;  // of the means
   };
   // Returns the interval of mean(a) / mean(b); nothing with fewer than two values on either side. `a_means`
   // and `b_means` are the RelativeMeans of a and b, or empty if Resamples is false.

@@ -10,37 +10,41 @@ namespace {
 constexpr size_t kBlocksToResample = 8;
 constexpr double kPower = 0.8;
 
-// Returns the ratios within the blocks that both cells have.
-std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
-  std::vector<double> ratios;
-  ratios.reserve(std::min(a.size(), b.size()));
+// Calls `each(i, j)` for the values i of a and j of b that have the same block.
+template <typename Each>
+void ForEachCommonBlock(const Sample& a, const Sample& b, const Each& each) {
+  if (a.block == b.block) {  // the usual case, much faster than the merge below
+    for (size_t i = 0; i < a.size(); ++i) each(i, i);
+    return;
+  }
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     if (a.block[i] == b.block[j]) {
-      ratios.push_back(a.value[i++] / b.value[j++]);
+      each(i++, j++);
     } else {
       ++(a.block[i] < b.block[j] ? i : j);
     }
   }
+}
+
+// Returns the ratios within the blocks that both cells have.
+std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
+  std::vector<double> ratios(std::min(a.size(), b.size()));
+  size_t common = 0;
+  ForEachCommonBlock(a, b, [&](size_t i, size_t j) { ratios[common++] = a.value[i] / b.value[j]; });
+  ratios.resize(common);
   return ratios;
 }
 
 // Sets the median and the deviation of an estimate to those of the ratios within blocks.
-void SetSpread(const Sample& a, const Sample& b, scalelab::v1::Estimate& estimate) {
-  std::vector<double> ratios = RatiosWithinBlocks(a, b);
+void SetSpread(std::vector<double> ratios, scalelab::v1::Estimate& estimate) {
   if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
   estimate.set_median(ratios.empty() ? estimate.mean() : Median(std::move(ratios)));
 }
 
-size_t CommonBlocks(const Sample& a, const Sample& b) {
-  size_t common = 0;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a.block[i] == b.block[j]) {
-      ++common, ++i, ++j;
-    } else {
-      ++(a.block[i] < b.block[j] ? i : j);
-    }
-  }
-  return common;
+bool HaveCommonBlocks(const Sample& a, const Sample& b) {
+  bool have = false;
+  ForEachCommonBlock(a, b, [&](size_t, size_t) { have = true; });
+  return have;
 }
 
 }  // namespace
@@ -76,17 +80,18 @@ std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
     one.common = static_cast<int>(cells_[a]->size());
     return one;
   }
-  const size_t common = CommonBlocks(*cells_[a], *cells_[b]);
-  auto ratio = paired_ ? ByPairs(a, b) : common >= kBlocksToResample ? ByBlocks(a, b) : ByModel(a, b);
+  std::vector<double> ratios = RatiosWithinBlocks(*cells_[a], *cells_[b]);
+  const size_t common = ratios.size();
+  auto ratio = paired_ ? ByPairs(ratios) : common >= kBlocksToResample ? ByBlocks(a, b) : ByModel(a, b);
   if (!ratio.has_value() && common > 0) ratio = ByBlocks(a, b);
   if (!ratio.has_value()) return std::nullopt;
   ratio->common = static_cast<int>(common);
-  SetSpread(*cells_[a], *cells_[b], ratio->estimate);
+  SetSpread(std::move(ratios), ratio->estimate);
   return ratio;
 }
 
 bool CellRatios::MayCompare(size_t a, size_t b) {
-  return CommonBlocks(*cells_[a], *cells_[b]) > 0 || (!paired_ && ByModel(a, b).has_value());
+  return HaveCommonBlocks(*cells_[a], *cells_[b]) || (!paired_ && ByModel(a, b).has_value());
 }
 
 std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
@@ -99,10 +104,13 @@ std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
   if (!complete && resamples)
     first_means = bootstrap_.RelativeMeans(first), second_means = bootstrap_.RelativeMeans(second);
   Ratio ratio;
-  ratio.estimate.set_mean(Mean(first.value) / Mean(second.value));
   const auto interval = complete && resamples ? bootstrap_.Ratio(first, second, MeansOf(a), MeansOf(b))
                                               : bootstrap_.Ratio(first, second, first_means, second_means);
-  if (!interval.has_value()) return ratio;
+  if (!interval.has_value()) {
+    ratio.estimate.set_mean(Mean(first.value) / Mean(second.value));
+    return ratio;
+  }
+  ratio.estimate.set_mean(interval->ratio);
   ratio.estimate.set_low(interval->low);
   ratio.estimate.set_high(interval->high);
   ratio.df = static_cast<double>(first.size()) - 1;
@@ -110,8 +118,7 @@ std::optional<CellRatios::Ratio> CellRatios::ByBlocks(size_t a, size_t b) {
   return ratio;
 }
 
-std::optional<CellRatios::Ratio> CellRatios::ByPairs(size_t a, size_t b) const {
-  std::vector<double> logs = RatiosWithinBlocks(*cells_[a], *cells_[b]);
+std::optional<CellRatios::Ratio> CellRatios::ByPairs(std::vector<double> logs) const {
   if (logs.empty()) return std::nullopt;
   for (double& ratio : logs) ratio = std::log(ratio);
   Ratio ratio;

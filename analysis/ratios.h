@@ -58,7 +58,8 @@ class CellRatios {
  private:
   std::optional<Ratio> ByBlocks(size_t a, size_t b);
   std::optional<Ratio> ByModel(size_t a, size_t b);
-  std::optional<Ratio> ByPairs(size_t a, size_t b) const;
+  // `ratios`: of the two cells, within the blocks that both have.
+  std::optional<Ratio> ByPairs(std::vector<double> ratios) const;
 
   const std::vector<const Sample*> cells_;
   const BlockBootstrap& bootstrap_;

@@ -1,22 +1,32 @@
 #include "analysis/comparison/compare.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/comparison/compare_studies.h"
 #include "analysis/comparison/study_differences.h"
+#include "analysis/parallel.h"
 #include "analysis/ratios.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace scalelab::analysis {
+namespace {
+
+constexpr size_t kManyCandidates = 32, kThreads = 4;
+
+}  // namespace
 
 using scalelab::v1::ComparedGroup;
 using scalelab::v1::ComparedPair;
 
 double TukeyCriticalValues::Of(size_t candidates, double df) {
+  const absl::MutexLock lock(&mutex_);
   double& known = known_[{candidates, df}];
   if (known == 0)
     known = StudentizedRangeQuantile(confidence_, static_cast<int>(candidates), df) / std::sqrt(2.0);
@@ -40,28 +50,42 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
                                                        double equivalent, CellRatios& ratios,
                                                        TukeyCriticalValues& critical,
                                                        const std::function<bool()>& over) {
-  std::vector<ComparedPair> pairs;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    for (size_t j = i + 1; j < candidates.size(); ++j) {
-      if (over()) return absl::CancelledError("nobody waits for the comparison");
-      const auto ratio = ratios.Compare(candidates[i].cell, candidates[j].cell);
-      if (!ratio.has_value()) continue;
-      ComparedPair& pair = pairs.emplace_back();
-      pair.set_first(candidates[i].name);
-      pair.set_second(candidates[j].name);
-      pair.set_n(ratio->common);
-      const double g = std::log(ratio->estimate.mean());
-      pair.mutable_effect()->set_mean(std::expm1(g));
-      pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
-      if (ratio->df > 0) {
-        const double tukey = critical.Of(candidates.size(), ratio->df);
-        pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
-        pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
-        if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
-      }
-      pair.set_verdict(VerdictOf(pair, critical.confidence()));
+  const auto compare = [&](const Candidate& a, const Candidate& b) -> std::optional<ComparedPair> {
+    const auto ratio = ratios.Compare(a.cell, b.cell);
+    if (!ratio.has_value()) return std::nullopt;
+    ComparedPair pair;
+    pair.set_first(a.name);
+    pair.set_second(b.name);
+    pair.set_n(ratio->common);
+    const double g = std::log(ratio->estimate.mean());
+    pair.mutable_effect()->set_mean(std::expm1(g));
+    pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
+    if (ratio->df > 0) {
+      const double tukey = critical.Of(candidates.size(), ratio->df);
+      pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
+      pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
+      if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
     }
-  }
+    pair.set_verdict(VerdictOf(pair, critical.confidence()));
+    return pair;
+  };
+  const size_t threads = candidates.size() < kManyCandidates ? 1 : kThreads;
+  std::vector<std::vector<ComparedPair>> of_first(candidates.size());
+  std::atomic<bool> cancelled = false;
+  ForEachInParallel(candidates.size(), threads, [&](size_t i) {
+    of_first[i].reserve(candidates.size() - i);
+    for (size_t j = i + 1; j < candidates.size(); ++j) {
+      if (cancelled || over()) {
+        cancelled = true;
+        return;
+      }
+      if (auto pair = compare(candidates[i], candidates[j]); pair.has_value())
+        of_first[i].push_back(*std::move(pair));
+    }
+  });
+  if (cancelled) return absl::CancelledError("nobody waits for the comparison");
+  std::vector<ComparedPair> pairs;
+  for (std::vector<ComparedPair>& some : of_first) std::ranges::move(some, std::back_inserter(pairs));
   return pairs;
 }
 

@@ -19,7 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "analysis/comparison/cell_groups.h"
 #include "analysis/ratios.h"
 #include "scalelab/v1/analysis.pb.h"
@@ -27,7 +29,7 @@
 namespace scalelab::analysis {
 
 // Critical values of intervals of all pairs of several values, in standard errors. Each is computed once, because that takes
-// up to tens of milliseconds and most groups of a comparison need the same value.
+// up to tens of milliseconds and most groups of a comparison need the same value. Thread-safe.
 class TukeyCriticalValues {
  public:
   explicit TukeyCriticalValues(double confidence) : confidence_(confidence) {}
@@ -37,11 +39,13 @@ class TukeyCriticalValues {
 
  private:
   const double confidence_;
-  std::map<std::pair<size_t, double>, double> known_;
+  absl::Mutex mutex_;
+  std::map<std::pair<size_t, double>, double> known_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns all pairs of the candidates, each with effect, interval and verdict. `equivalent` is a relative difference; 0: no
-// test of equivalence. `critical` has the confidence of `ratios`. Returns CANCELLED soon after `over` returns true.
+// test of equivalence. `critical` has the confidence of `ratios`. Many pairs are compared by several threads, which call
+// `over` too. Returns CANCELLED soon after `over` returns true.
 absl::StatusOr<std::vector<scalelab::v1::ComparedPair>> ComparePairs(const std::vector<Candidate>& candidates,
                                                                      double equivalent, CellRatios& ratios,
                                                                      TukeyCriticalValues& critical,

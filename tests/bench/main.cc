@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/synchronization/mutex.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/allreduce_bench.h"
 #include "tests/bench/coverage_bench.h"
@@ -29,6 +30,8 @@ int main(int argc, char** argv) {
       {"coverage", RunCoverageBench},   {"prune", RunPruneBench},         {"predict", RunPredictBench},
       {"advise", RunAdviseBench},       {"viewers", RunViewersBench},     {"parameters", RunParametersBench}};
 
+  absl::SetMutexDeadlockDetectionMode(
+      absl::OnDeadlockCycle::kIgnore);  // like the daemons; see server/main.cc
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
   std::string parent = std::filesystem::temp_directory_path();

@@ -105,6 +105,27 @@ TEST(Compare, MoreThanAHundredValuesAreRefused) {
   EXPECT_THAT(refused.message(), HasSubstr(R"(axis "seed" has 101 values)"));
 }
 
+TEST(Compare, ManyValuesAreComparedInOrder) {
+  constexpr int kValues = 60;  // enough for several threads
+  const auto name = [](int i) {
+    return std::string(1, static_cast<char>('0' + i / 10)) + std::to_string(i % 10);
+  };
+  Results results;
+  for (int i = 0; i < kValues; ++i)
+    results.Cell(1, R"({"engine":")" + name(i) + "\"}").Ok({100.0 + i, 101.0 + i, 102.0 + i});
+  const auto response = results.Compare({&results}, "engine", 0);
+  const auto& pairs = response.groups(0).pairs();
+  ASSERT_EQ(pairs.size(), kValues * (kValues - 1) / 2);
+  for (int i = 0, at = 0; i < kValues; ++i) {
+    for (int j = i + 1; j < kValues; ++j, ++at) {
+      EXPECT_EQ(pairs[at].first(), name(i));
+      EXPECT_EQ(pairs[at].second(), name(j));
+      EXPECT_NEAR(pairs[at].effect().mean(), (101.0 + i) / (101.0 + j) - 1, 1e-4);
+      EXPECT_EQ(pairs[at].n(), 3);
+    }
+  }
+}
+
 TEST(Compare, AComparisonForWhichNobodyWaitsEnds) {
   Results results;
   results.Cell(1, kA).Ok({100, 101}).Cell(1, kB).Ok({90, 91});
