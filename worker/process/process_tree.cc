@@ -116,17 +116,16 @@ std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry) {
   return found;
 }
 
+int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
 void Signal(const ProcessInfo& process, int signal) {
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
-  if (fd < 0) {
-    if (errno == ENOSYS) kill(process.pid, signal);  // before Linux 5.3
-    return;
-  }
+  const int fd = OpenPidfd(process.pid);
+  if (fd < 0 && errno == ESRCH) return;
   ProcessInfo now;
-  if (ReadProcess(process.pid, &now) && now.start_time == process.start_time) {
-    syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
-  }
-  close(fd);
+  const bool same = ReadProcess(process.pid, &now) && now.start_time == process.start_time;
+  if (same && fd < 0) kill(process.pid, signal);  // Linux before 5.3, or a filter of system calls
+  if (same && fd >= 0) syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
+  if (fd >= 0) close(fd);
 }
 
 void KillAllDescendants() {

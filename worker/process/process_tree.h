@@ -33,7 +33,11 @@ bool HasEnvironment(pid_t pid, const std::string& entry);
 // environment, as far as permissions allow.
 std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry);
 
-// Sends a signal to this process, but not to another one that has got its pid.
+// Opens a pidfd of a process; -1 with errno if that fails.
+int OpenPidfd(pid_t pid);
+
+// Sends a signal to this process, but not to another one that has got its pid. Where pidfds do not work, a process that gets
+// the pid within microseconds may receive it.
 void Signal(const ProcessInfo& process, int signal);
 
 // Kills every descendant of the calling process, which must be a subreaper, and waits until none is left.

@@ -1,21 +1,23 @@
 #include "worker/process/tagged_processes.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <utility>
-
-#include "worker/process/process_tree.h"
+#include <vector>
 
 namespace scalelab::worker {
 namespace {
 
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+
 class ProcessesHere final : public TaggedProcesses {
  public:
-  ProcessesHere(EventLoop& loop, std::string tag) : loop_(loop), tag_(std::move(tag)) {}
+  ProcessesHere(EventLoop& loop, std::string tag, std::function<int(pid_t)> open)
+      : loop_(loop), tag_(std::move(tag)), open_(std::move(open)) {}
   ~ProcessesHere() override;
   ProcessesHere(const ProcessesHere&) = delete;
   ProcessesHere& operator=(const ProcessesHere&) = delete;
@@ -28,8 +30,10 @@ class ProcessesHere final : public TaggedProcesses {
 
   EventLoop& loop_;
   const std::string tag_;
+  const std::function<int(pid_t)> open_;
   std::function<void()> gone_;
   std::map<int, ProcessInfo> watched_;                 // by pidfd
+  std::vector<ProcessInfo> asked_;                     // without a pidfd, and have got SIGTERM
   absl::Duration kill_at_ = absl::InfiniteDuration();  // EventLoop::Now
   bool killing_ = false;
   EventLoop::TimerId kill_timer_ = 0, sweep_timer_ = 0;
@@ -64,13 +68,21 @@ void ProcessesHere::End(absl::Duration grace, std::function<void()> gone) {
 // Each sweep finds the processes that were forked since the previous one; when a sweep finds none,
 // none is left.
 void ProcessesHere::Sweep() {
+  bool unwatched = false;
   for (const ProcessInfo& process : ProcessesWithEnvironment(tag_)) {
-    const bool known = std::any_of(watched_.begin(), watched_.end(), [&](const auto& entry) {
-      return entry.second.pid == process.pid && entry.second.start_time == process.start_time;
-    });
-    if (known) continue;
-    const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
-    if (fd < 0) continue;  // the process has exited in the meantime
+    const auto is_this = [&](const ProcessInfo& other) {
+      return other.pid == process.pid && other.start_time == process.start_time;
+    };
+    if (std::ranges::any_of(watched_, [&](const auto& entry) { return is_this(entry.second); })) continue;
+    const int fd = open_(process.pid);
+    if (fd < 0 && errno == ESRCH) continue;  // the process has exited in the meantime
+    if (fd < 0) {
+      unwatched = true;
+      const bool asked = std::ranges::any_of(asked_, is_this);
+      if (killing_ || !asked) Signal(process, killing_ ? SIGKILL : SIGTERM);
+      if (!asked) asked_.push_back(process);
+      continue;
+    }
     watched_.emplace(fd, process);
     loop_.Watch(fd, [this, fd] {
       Forget(fd);
@@ -78,7 +90,14 @@ void ProcessesHere::Sweep() {
     });
     Signal(process, killing_ ? SIGKILL : SIGTERM);
   }
-  if (!watched_.empty()) return;
+  if (unwatched && sweep_timer_ == 0) {
+    sweep_timer_ = loop_.After(kLookAgain, [this] {
+      sweep_timer_ = 0;
+      Sweep();
+    });
+  }
+  if (unwatched || !watched_.empty()) return;
+  asked_.clear();
   loop_.Cancel(kill_timer_);
   kill_timer_ = 0;
   kill_at_ = absl::InfiniteDuration();
@@ -94,8 +113,9 @@ void ProcessesHere::Forget(int pidfd) {
 
 }  // namespace
 
-std::unique_ptr<TaggedProcesses> NewTaggedProcesses(EventLoop& loop, std::string tag) {
-  return std::make_unique<ProcessesHere>(loop, std::move(tag));
+std::unique_ptr<TaggedProcesses> NewTaggedProcesses(EventLoop& loop, std::string tag,
+                                                    std::function<int(pid_t)> open) {
+  return std::make_unique<ProcessesHere>(loop, std::move(tag), std::move(open));
 }
 
 }  // namespace scalelab::worker

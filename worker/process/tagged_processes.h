@@ -3,12 +3,15 @@
 // event loop's thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
 #include "worker/process/event_loop.h"
+#include "worker/process/process_tree.h"
 
 namespace scalelab::worker {
 
@@ -22,7 +25,9 @@ class TaggedProcesses {
   virtual void End(absl::Duration grace, std::function<void()> gone) = 0;
 };
 
-// `tag`: "NAME=value". `loop` must outlive the returned object.
-std::unique_ptr<TaggedProcesses> NewTaggedProcesses(EventLoop& loop, std::string tag);
+// `tag`: "NAME=value". `loop` must outlive the returned object. `open` opens a pidfd or sets errno, like pidfd_open(2).
+// Processes for which it fails (Linux before 5.3, a filter of system calls) are looked for again until they are gone.
+std::unique_ptr<TaggedProcesses> NewTaggedProcesses(EventLoop& loop, std::string tag,
+                                                    std::function<int(pid_t)> open = OpenPidfd);
 
 }  // namespace scalelab::worker
