@@ -41,11 +41,16 @@ struct Repeating : World {
   }
   // Fails the first run until it has failed `times` times in a row, in as many allocations as necessary.
   void FailOften(int times) {
+    const db::Micros last = now + int64_t{times} * 3'600'000'000;
     for (int i = 0; i < times; ++i) {
       while (desired.attempts_size() == 0) {
+        ASSERT_LT(now, last) << "the run is not repeated";
         if (desired.terminate()) {
           Job(job, JobState::kCompleted);
-          while ((job = AskedFor()).empty()) After(1);
+          while ((job = AskedFor()).empty()) {
+            ASSERT_LT(now, last) << "no allocation is asked for";
+            After(1);
+          }
           Job(job, JobState::kRunning);
           desired = Sync(job);
         } else {
@@ -75,7 +80,7 @@ TEST(Delays, ARunThatFailsAtOnceIsRepeatedWithBackoff) {
   Repeating w(1);
   const db::Micros begin = w.now;
   std::vector<db::Micros> delays;
-  while (w.now - begin < 3'600'000'000) {
+  while (w.now - begin < 3'600'000'000 && delays.size() <= 30) {
     const db::Micros before = w.now;
     w.FailOften(1);
     delays.push_back(w.now - before);
