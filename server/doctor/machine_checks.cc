@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "server/notify/sendmail.h"
 
 namespace scalelab::server::doctor {
 namespace {
@@ -16,8 +17,7 @@ constexpr int64_t kGib = int64_t{1} << 30;
 constexpr int64_t kLittleSpace = 2 * kGib, kNoSpace = kGib / 10;
 constexpr int64_t kFewInodes = 10'000, kNoInodes = 100;
 constexpr absl::Duration kClockTolerance = absl::Seconds(1);
-constexpr absl::Duration kSoon = absl::Hours(24 * 30);     // time to replace a certificate
-constexpr char kDefaultSendmail[] = "/usr/sbin/sendmail";  // the default of notify: {sendmail: PROGRAM}
+constexpr absl::Duration kSoon = absl::Hours(24 * 30);  // time to replace a certificate
 constexpr uint64_t kFewFiles = 4096, kNoFiles = 128, kFewProcesses = 1024;
 
 void CheckSpace(const DirectoryFacts& facts, const std::string& subject, Findings& findings) {

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "scalelab/v1/study.pb.h"
+#include "server/notify/sendmail.h"
 
 namespace YAML {
 class Node;
@@ -24,9 +25,9 @@ struct Mark;
 namespace scalelab::server {
 
 struct NotifySettings {
-  std::string sendmail = "/usr/sbin/sendmail";  // program that sends mail
-  std::string from;                             // sender of mail; empty: sendmail chooses
-  bool private_addresses = false;               // webhooks may be on private and loopback addresses
+  std::string sendmail = kDefaultSendmail;  // program that sends mail
+  std::string from;                         // sender of mail; empty: sendmail chooses
+  bool private_addresses = false;           // webhooks may be on private and loopback addresses
   // Programs that studies may name, with their arguments.
   std::map<std::string, std::vector<std::string>> commands;
 };
@@ -37,7 +38,8 @@ absl::Status ReadNotifyCommands(const YAML::Node& node,
                                 const std::function<std::string(const YAML::Mark&)>& at,
                                 NotifySettings* settings);
 
-// Returns INVALID_ARGUMENT, with the field, if the specification names a command that the configuration does not have.
+// Returns INVALID_ARGUMENT, with the field, if the specification names a command that the configuration does
+// not have.
 absl::Status CheckNotify(const v1::StudySpec& spec, const std::vector<std::string>& commands);
 
 }  // namespace scalelab::server
