@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   using namespace scalelab::client;
   std::ios::sync_with_stdio(false);
   InstallInterruptHandler();
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // for tests; see server/main.cc
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // see server/main.cc
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk
   Io io{std::cout, std::cerr, DetectTerminal(STDOUT_FILENO, false), DetectTerminal(STDERR_FILENO, false)};
   io.in_tty = isatty(STDIN_FILENO) == 1;

@@ -95,7 +95,7 @@ int Main(int argc, char** argv) {
   WorkerOptions options;
   if (int code = 0; !ParseOptions(argc, argv, &options, &code)) return code;
   HideMemory();
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // for tests; see server/main.cc
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // see server/main.cc
   umask(umask(0) | S_IWOTH);  // other users must not be able to write to the attempts' folders
   CloseInheritedOnExec();
   const absl::StatusOr<std::optional<LockFile>> lock = TakeLock(options.lock_file);

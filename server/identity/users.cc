@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/status.h"
+#include "server/accounts/accounts.h"
 
 namespace scalelab::server {
 namespace {
@@ -24,17 +25,11 @@ constexpr size_t kLargestGroup = size_t{64} << 20;  // bytes of a group's entry,
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || absl::StrContains("._@+-", c); }
 
-// Returns whether this result of getpwnam_r, getpwuid_r or getgrgid_r means that there is no entry.
-// getpwnam(3) lists these numbers. Others come from a directory service that does not answer.
-bool MeansNotFound(int error) {
-  return error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
-}
-
 absl::StatusOr<std::string> LookUpName(uid_t uid) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(kNameBuffer);
   const int error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr && !MeansNotFound(error)) return absl::UnavailableError(std::strerror(error));
+  if (found == nullptr && !MeansNoEntry(error)) return absl::UnavailableError(std::strerror(error));
   if (found == nullptr) return absl::StrCat("uid-", uid);
   std::string name = found->pw_name;
   const bool plain = std::all_of(name.begin(), name.end(), IsNameCharacter);
@@ -50,7 +45,7 @@ absl::StatusOr<std::vector<std::string>> LookUpGroups(const std::string& user) {
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(kNameBuffer);
   const int error = getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr && !MeansNotFound(error)) return absl::UnavailableError(std::strerror(error));
+  if (found == nullptr && !MeansNoEntry(error)) return absl::UnavailableError(std::strerror(error));
   if (found == nullptr) return std::vector<std::string>();
   int count = 64;
   std::vector<gid_t> ids(count);
@@ -70,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> LookUpGroups(const std::string& user) {
     }
     if (it != nullptr) {
       groups.push_back(it->gr_name);
-    } else if (!MeansNotFound(failed)) {
+    } else if (!MeansNoEntry(failed)) {
       return absl::UnavailableError(std::strerror(failed));
     }
   }

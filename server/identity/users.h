@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/accounts/lookup_cache.h"
 #include "server/identity/identity.h"
 #include "server/time/clock.h"
-#include "server/time/lookup_cache.h"
 
 namespace scalelab::server {
 

@@ -30,8 +30,7 @@ int main(int argc, char** argv) {
       {"coverage", RunCoverageBench},   {"prune", RunPruneBench},         {"predict", RunPredictBench},
       {"advise", RunAdviseBench},       {"viewers", RunViewersBench},     {"parameters", RunParametersBench}};
 
-  absl::SetMutexDeadlockDetectionMode(
-      absl::OnDeadlockCycle::kIgnore);  // like the daemons; see server/main.cc
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // see server/main.cc
   CLI::App app{"Benchmarks of scalelab; one JSON line a figure"};
   BenchOptions options;
   std::string parent = std::filesystem::temp_directory_path();

@@ -1,11 +1,8 @@
 #include "server/scheduler/agent/agent_scheduler.h"
 
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,12 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/accounts/accounts.h"
+#include "server/accounts/lookup_cache.h"
 #include "server/scheduler/agent/user_lane.h"
 #include "server/scheduler/slurm_client.h"
 #include "server/scheduler/slurm_jobs.h"
 #include "server/scheduler/slurm_site.h"
 #include "server/time/clock.h"
-#include "server/time/lookup_cache.h"
 #include "spdlog/spdlog.h"
 
 namespace scalelab::server {
@@ -36,18 +34,6 @@ JobStatus NeverSubmitted(const std::string& token) {
 // Returns the status of Scheduler::Submit if the agent is not connected.
 absl::Status AsUnavailable(const absl::Status& status) {
   return status.ok() ? status : absl::UnavailableError(status.message());
-}
-
-absl::StatusOr<std::optional<uid_t>> UidOf(const std::string& user) {
-  passwd entry{}, *found = nullptr;
-  std::vector<char> buffer(16 << 10);
-  const int error = getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found != nullptr) return found->pw_uid;
-  // getpwnam(3) lists the numbers that mean "not found". Others come from a directory service that does not answer.
-  for (const int not_found : {0, ENOENT, ESRCH, EBADF, EPERM}) {
-    if (error == not_found) return std::nullopt;
-  }
-  return absl::UnavailableError(std::strerror(error));
 }
 
 // Runs the queries about one user: on this machine if it may see the jobs of the user, else through the agent.
@@ -92,7 +78,7 @@ class AgentScheduler final : public Scheduler {
         hub_(hub),
         client_(local_, local_, geteuid(), options_.slurm.command_timeout),
         site_(client_, {options_.slurm.settle, options_.slurm.view_age, options_.slurm.now}),
-        uids_(options_.uid_of ? options_.uid_of : UidOf,
+        uids_(options_.uid_of ? options_.uid_of : LookUpUid,
               [now = options_.slurm.now] { return now() - absl::UnixEpoch(); }) {}
 
   SlurmSite& site() { return site_; }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -27,13 +28,17 @@ class LookupCache {
   // Returns a time as Clock::Steady does. Like LookUp, it must own what it uses.
   using Now = std::function<absl::Duration()>;
 
+  // Runs `work` on a thread that nobody joins. Throws std::system_error if there can be no further thread.
+  using Start = std::function<void(std::function<void()> work)>;
+
   static constexpr absl::Duration kFresh = absl::Minutes(5);  // an older answer is looked up again
   static constexpr absl::Duration kPause = absl::Seconds(5);  // between a failed lookup and the next one
   static constexpr int kMostLookups = 32;                     // maximum number of lookups at the same time
 
-  LookupCache(LookUp look_up, Now now) : shared_(std::make_shared<Shared>()) {
+  LookupCache(LookUp look_up, Now now, Start start = StartThread) : shared_(std::make_shared<Shared>()) {
     shared_->look_up = std::move(look_up);
     shared_->now = std::move(now);
+    shared_->start = std::move(start);
   }
 
   // Returns the answer. If it is older than kFresh, looks it up again, and returns the old answer after
@@ -74,33 +79,44 @@ class LookupCache {
   struct Shared {
     LookUp look_up;
     Now now;
+    Start start;
     SteadyMutex mutex;
     std::map<Key, Entry> entries ABSL_GUARDED_BY(mutex);  // references to entries stay valid
     int in_flight ABSL_GUARDED_BY(mutex) = 0;
   };
 
-  // Begins a lookup, unless there are too many.
+  // The thread is detached, because the lookup may block it for longer than the process runs.
+  static void StartThread(std::function<void()> work) { std::thread(std::move(work)).detach(); }
+
+  // Begins a lookup, unless there are too many lookups or threads.
   static void Begin(const std::shared_ptr<Shared>& shared, const Key& key, Entry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared->mutex) {
     if (shared->in_flight >= kMostLookups) return;
     ++shared->in_flight;
     entry.began = shared->now();
-    // The thread is detached, because the lookup may block it for longer than the process runs.
-    std::thread([shared, key] {
-      absl::StatusOr<Answer> found = shared->look_up(key);
-      SteadyMutexLock lock(&shared->mutex);
-      Entry& of_key = shared->entries[key];
-      --shared->in_flight;
-      of_key.began.reset();
-      if (found.ok()) {
-        of_key.answer = *std::move(found);
-        of_key.answered = shared->now();
-      } else {
-        of_key.error = found.status();
-        of_key.failed = shared->now();
-      }
-      shared->mutex.SignalAll();
-    }).detach();
+    try {
+      shared->start([shared, key] {
+        absl::StatusOr<Answer> found = shared->look_up(key);
+        SteadyMutexLock lock(&shared->mutex);
+        End(*shared, shared->entries[key], std::move(found));
+        shared->mutex.SignalAll();
+      });
+    } catch (const std::system_error& error) {
+      End(*shared, entry, absl::UnavailableError(absl::StrCat("cannot start a thread: ", error.what())));
+    }
+  }
+
+  static void End(Shared& shared, Entry& entry, absl::StatusOr<Answer> found)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared.mutex) {
+    --shared.in_flight;
+    entry.began.reset();
+    if (found.ok()) {
+      entry.answer = *std::move(found);
+      entry.answered = shared.now();
+    } else {
+      entry.error = found.status();
+      entry.failed = shared.now();
+    }
   }
 
   const std::shared_ptr<Shared> shared_;
