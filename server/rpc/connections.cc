@@ -38,6 +38,15 @@ int64_t BytesReceived(int fd) {
   return static_cast<int64_t>(info.tcpi_bytes_received);
 }
 
+// Resets the connection. The system discards the bytes that were received and not yet read, which can be megabytes.
+// After shutdown(2), gRPC would still read them and allocate memory for their streams. Does not close the
+// descriptor: gRPC, or the relay of an encrypted connection, detects the end and closes it.
+void Abort(int fd) {
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;  // dissolves the association; see connect(2)
+  if (connect(fd, &none, sizeof none) != 0) shutdown(fd, SHUT_RDWR);
+}
+
 int64_t ResidentBytes() {
   int64_t size = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> size >> resident;
@@ -201,10 +210,8 @@ bool Connections::Sweep() {
       closed.push_back(fd);
       continue;
     }
-    // Only shut the socket down: gRPC, or the relay of an encrypted connection, detects the end and
-    // closes the descriptor.
     if (memory_grows || connection.since < late || BytesReceived(fd) > limits_.unauthenticated_bytes)
-      shutdown(fd, SHUT_RDWR);
+      Abort(fd);
     if (memory_grows) blocked_until_[connection.peer] = Clock::System().Steady() + limits_.penalty;
   }
   for (const int fd : closed) Forget(by_fd_.find(fd));

@@ -119,6 +119,20 @@ TEST_F(ListenerTest, TheAccountAtTheOtherEndOfTheUnixSocketIsKnown) {
   EXPECT_EQ(accounts_[1], std::nullopt);
 }
 
+TEST_F(ListenerTest, BytesOfAConnectionThatIsCutOffAreNotServed) {
+  ConnectionLimits limits;
+  limits.unauthenticated_bytes = 1 << 10;
+  Listen(limits);
+  const int client = Tcp();
+  ASSERT_TRUE(Accepted(1));
+  const std::string much(32 << 10, 'x');
+  ASSERT_EQ(send(client, much.data(), much.size(), MSG_NOSIGNAL), static_cast<ssize_t>(much.size()));
+  EXPECT_TRUE(IsClosed(client));
+  absl::MutexLock lock(&mutex_);
+  char byte;
+  EXPECT_LE(recv(accepted_[0], &byte, 1, MSG_DONTWAIT), 0);
+}
+
 TEST_F(ListenerTest, AcceptsAgainAfterTheProcessHadNoDescriptors) {
   Listen({});
   // Uses all descriptors except one. The client gets this one, so accept fails.
