@@ -12,27 +12,31 @@
 #include <unistd.h>
 
 #include <unordered_map>
+#include <utility>
 
 namespace scalelab::worker {
 namespace {
 
-// Reads a file of /proc, about `limit` bytes at most.
-std::string ReadProc(const char* path, size_t limit = 1 << 20) {
+// Reads a file of /proc, about `limit` bytes at most. Sets `*error` to the number of an error of open(2) or
+// read(2), else to 0.
+std::string ReadProc(const char* path, int* error = nullptr, size_t limit = 1 << 20) {
   std::string text;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (error != nullptr) *error = fd < 0 ? errno : 0;
   if (fd < 0) return text;
   char buffer[4096];
-  ssize_t got;
+  ssize_t got = 0;
   while (text.size() < limit && (got = read(fd, buffer, sizeof buffer)) > 0) text.append(buffer, got);
+  if (error != nullptr && got < 0) *error = errno;
   close(fd);
   return text;
 }
 
 // Returns false if all threads of the process have ended.
-bool ReadProcess(pid_t pid, ProcessInfo* info) {
+bool ReadProcess(pid_t pid, ProcessInfo* info, int* error = nullptr) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const std::string stat = ReadProc(path);
+  const std::string stat = ReadProc(path, error);
   // The command name in parentheses may contain ')' and spaces, so the fields start after the last ')'.
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
@@ -91,10 +95,10 @@ bool ReadOwnChildren(std::vector<pid_t>* children) {
   return true;
 }
 
-bool HasEnvironment(pid_t pid, const std::string& entry) {
+bool HasEnvironment(pid_t pid, const std::string& entry, int* error) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/environ", pid);
-  const std::string environment = ReadProc(path);
+  const std::string environment = ReadProc(path, error);
   for (size_t at = 0; at < environment.size();) {
     const size_t length = strnlen(environment.data() + at, environment.size() - at);
     if (environment.compare(at, length, entry) == 0) return true;
@@ -103,17 +107,25 @@ bool HasEnvironment(pid_t pid, const std::string& entry) {
   return false;
 }
 
-std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry) {
+std::optional<std::vector<ProcessInfo>> ProcessesWithEnvironment(const std::string& entry) {
   std::vector<ProcessInfo> found;
   DIR* proc = opendir("/proc");
-  if (proc == nullptr) return found;
-  while (const dirent* directory = readdir(proc)) {
+  if (proc == nullptr) return std::nullopt;
+  bool complete = true;
+  while (true) {
+    errno = 0;
+    const dirent* directory = readdir(proc);
+    if (directory == nullptr) break;
     const int pid = atoi(directory->d_name);
+    int error = 0;
     ProcessInfo info;
-    if (pid > 0 && HasEnvironment(pid, entry) && ReadProcess(pid, &info)) found.push_back(info);
+    if (pid > 0 && HasEnvironment(pid, entry, &error) && ReadProcess(pid, &info, &error))
+      found.push_back(info);
+    complete = complete && error != EMFILE && error != ENFILE && error != ENOMEM;
   }
+  complete = complete && errno == 0;
   closedir(proc);
-  return found;
+  return complete ? std::optional(std::move(found)) : std::nullopt;
 }
 
 int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,13 @@ std::vector<ProcessInfo> DescendantsOf(pid_t root);
 bool ReadOwnChildren(std::vector<pid_t>* children);
 
 // Returns whether the process was started with `entry` ("NAME=value") in its environment. Returns false also
-// if the environment cannot be read.
-bool HasEnvironment(pid_t pid, const std::string& entry);
+// if the environment cannot be read; then `*error` is the number of the error of open(2) or read(2), else 0.
+bool HasEnvironment(pid_t pid, const std::string& entry, int* error = nullptr);
 
 // Returns every living process of this machine that was started with `entry` ("NAME=value") in its
-// environment, as far as permissions allow.
-std::vector<ProcessInfo> ProcessesWithEnvironment(const std::string& entry);
+// environment, as far as permissions allow. Returns nothing if /proc cannot be read completely now, because
+// this process or the machine has no free descriptors or no memory.
+std::optional<std::vector<ProcessInfo>> ProcessesWithEnvironment(const std::string& entry);
 
 // Opens a pidfd of a process; -1 with errno if that fails.
 int OpenPidfd(pid_t pid);

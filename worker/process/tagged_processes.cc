@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,8 +69,9 @@ void ProcessesHere::End(absl::Duration grace, std::function<void()> gone) {
 // Each sweep finds the processes that were forked since the previous one; when a sweep finds none,
 // none is left.
 void ProcessesHere::Sweep() {
-  bool unwatched = false;
-  for (const ProcessInfo& process : ProcessesWithEnvironment(tag_)) {
+  const std::optional<std::vector<ProcessInfo>> living = ProcessesWithEnvironment(tag_);
+  bool unwatched = !living.has_value();
+  for (const ProcessInfo& process : living.value_or(std::vector<ProcessInfo>())) {
     const auto is_this = [&](const ProcessInfo& other) {
       return other.pid == process.pid && other.start_time == process.start_time;
     };

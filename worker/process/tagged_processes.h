@@ -26,7 +26,8 @@ class TaggedProcesses {
 };
 
 // `tag`: "NAME=value". `loop` must outlive the returned object. `open` opens a pidfd or sets errno, like pidfd_open(2).
-// Processes for which it fails (Linux before 5.3, a filter of system calls) are looked for again until they are gone.
+// Processes for which it fails (Linux before 5.3, a filter of system calls) are looked for again until they are
+// gone. While /proc cannot be read, no process counts as gone, and the search is repeated.
 std::unique_ptr<TaggedProcesses> NewTaggedProcesses(EventLoop& loop, std::string tag,
                                                     std::function<int(pid_t)> open = OpenPidfd);
 

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -72,6 +74,33 @@ TEST(TaggedProcesses, AreEndedWherePidfdsDoNotWork) {
   const std::string tag = Tag("c");
   EXPECT_EQ(EndOf(StartTagged(tag, false), tag, absl::Minutes(1), Unavailable), SIGTERM);
   EXPECT_EQ(EndOf(StartTagged(tag, true), tag, absl::Milliseconds(200), Unavailable), SIGKILL);
+}
+
+// A worker that took a lack of descriptors for the end of the processes would start the next attempt beside them.
+TEST(TaggedProcesses, AreNotGoneWhileThereAreNoDescriptors) {
+  const std::string tag = Tag("d");
+  const pid_t child = StartTagged(tag, false);
+  EventLoop loop;
+  const auto processes = NewTaggedProcesses(loop, tag);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(ProcessesWithEnvironment(tag), std::nullopt);
+  bool limited = true;
+  processes->End(absl::Minutes(1), [&] {
+    EXPECT_FALSE(limited);
+    loop.Stop();
+  });
+  loop.After(absl::Milliseconds(300), [&] {
+    limited = false;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  });
+  loop.Run();
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, WNOHANG), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
 }
 
 }  // namespace
