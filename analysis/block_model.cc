@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "analysis/statistics.h"
 
@@ -73,12 +74,20 @@ bool BlockModel::MayDrift() const {
          });
 }
 
+// Fits without a drift, or afterwards with one. If the values do not determine the drift, the fit without it stays.
 void BlockModel::Fit(bool drift) {
+  std::vector<double> matrix_before = std::move(matrix_), right_before = std::move(right_);
   drift_ = drift;
   unknowns_ = blocks_ + (drift ? 1 : 0);
   Accumulate();
   Factor();
-  if (drift && At(blocks_, blocks_) == 0) return Fit(false);
+  if (drift && At(blocks_, blocks_) == 0) {
+    drift_ = false;
+    unknowns_ = blocks_;
+    matrix_ = std::move(matrix_before);
+    right_ = std::move(right_before);
+    return;
+  }
   Solve();
   EstimateNoise();
 }

@@ -62,11 +62,14 @@ double StudentizedRangeQuantile(double p, int groups, double df) {
   // With two groups, Q is sqrt(2) |T|.
   if (groups == 2) return std::sqrt(2.0) * StudentQuantile(0.5 + p / 2, df);
   const auto excess = [&](double q) { return StudentizedRangeCdf(q, groups, df) - p; };
-  double high = 4;
-  while (excess(high) < 0 && high < 1e6) high *= 2;
+  double high = 4, at_high = excess(high);
+  while (at_high < 0 && high < 1e6) {
+    high *= 2;
+    at_high = excess(high);
+  }
   std::uintmax_t iterations = 100;
   const auto [below, above] = boost::math::tools::toms748_solve(
-      excess, 0.0, high, -p, excess(high), boost::math::tools::eps_tolerance<double>(44), iterations);
+      excess, 0.0, high, -p, at_high, boost::math::tools::eps_tolerance<double>(44), iterations);
   return (below + above) / 2;
 }
 

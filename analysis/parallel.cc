@@ -22,6 +22,7 @@ void ForEachInParallel(size_t count, size_t threads, absl::FunctionRef<void(size
     // The system cannot start more threads. Continue with those that were started.
   }
   take();
+  for (std::future<void>& other : others) other.get();
 }
 
 }  // namespace scalelab::analysis

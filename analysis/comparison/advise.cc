@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "analysis/comparison/advice_text.h"
+#include "analysis/parallel.h"
 #include "analysis/ratios.h"
 #include "analysis/statistics.h"
 #include "google/protobuf/util/json_util.h"
@@ -19,6 +20,8 @@ using scalelab::v1::Advice;
 using scalelab::v1::AdvisedSize;
 using scalelab::v1::Estimate;
 using scalelab::v1::OpenDecision;
+
+constexpr size_t kManyGroups = 16, kThreads = 4;
 
 // Additional repeats that give an interval to a figure that has none.
 constexpr int kForFirstInterval = 2;
@@ -55,6 +58,7 @@ struct Margin {
 // kMostAdditionalRepeats + 1 if it is larger than kMostAdditionalRepeats. See advise.h for the assumptions.
 int AdditionalRepeats(const Margin& margin, const CriticalValues& critical) {
   if (margin.df <= 0) return kForFirstInterval;
+  if (margin.distance <= 0) return kMostAdditionalRepeats + 1;  // no interval is narrower
   const double t = critical.T(margin.df);
   for (int more = 1; more <= kMostAdditionalRepeats; ++more) {
     const double n = margin.repeats + more;
@@ -145,8 +149,7 @@ void Adviser::AddSizes() {
 // A speedup is a ratio within blocks, in which the noise of the blocks cancels. It does not cancel in a time,
 // so the interval of a time comes from its own repeats.
 Estimate Adviser::HoursOf(size_t i) const {
-  const Estimate ratio = Ratio(i, 0).estimate;
-  if (!measured_hours_) return MapOf(ratio, [](double s) { return 1 / s; });
+  if (!measured_hours_) return MapOf(Ratio(i, 0).estimate, [](double s) { return 1 / s; });
   const std::vector<double>& own = machine_.epoch_seconds[sizes_[i].cell];
   if (own.empty()) return DerivedHours(i);
   return MapOf(EstimateMean(own, ratios_.bootstrap().critical(), 0, kNoLimit),
@@ -308,10 +311,12 @@ Margin Adviser::MarginOfHours(size_t i) const {
 std::vector<Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& options) {
   const CellGroups cells = GroupCells({study}, "ranks");
   MachineRatios ratios({study}, cells);
-  std::vector<Advice> advice;
-  for (const CellGroup& group : cells.groups)
-    advice.push_back(
-        Adviser(group, cells.machines.at(group.fingerprint), ratios.of(group.fingerprint), options).Make());
+  std::vector<Advice> advice(cells.groups.size());
+  ForEachInParallel(advice.size(), advice.size() < kManyGroups ? 1 : kThreads, [&](size_t i) {
+    const CellGroup& group = cells.groups[i];
+    advice[i] =
+        Adviser(group, cells.machines.at(group.fingerprint), ratios.of(group.fingerprint), options).Make();
+  });
   return advice;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,36 @@ namespace scalelab::analysis {
 namespace {
 
 using nlohmann::json;
+
+// Reads the keys of cells as JSON. Converts each value once, because protobuf's conversion is slow.
+class KeyReader {
+ public:
+  explicit KeyReader(const CellList& cells)
+      : cells_(cells), shown_(static_cast<size_t>(cells.values().size()) + 1) {}
+
+  // Returns null if a value cannot be represented.
+  json Read(size_t cell) {
+    json key = json::object();
+    for (const int number : cells_.key(cell)) {
+      std::optional<json>& shown = shown_[number];
+      if (!shown.has_value()) shown = ToJson(cells_.values().value(number));
+      if (shown->is_discarded()) return nullptr;
+      key[cells_.values().name(number)] = *shown;
+    }
+    return key;
+  }
+
+ private:
+  static json ToJson(const google::protobuf::Value& value) {
+    std::string text;
+    if (!google::protobuf::util::MessageToJsonString(value, &text).ok())
+      return json(json::value_t::discarded);
+    return json::parse(text, nullptr, false);
+  }
+
+  const CellList& cells_;
+  std::vector<std::optional<json>> shown_;  // by number of the value; discarded: it cannot be represented
+};
 
 std::string TextOf(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
@@ -93,21 +124,23 @@ void Reader::Read(const StudyRows& study, int block) {
   static const MetricRange& range = RangeOf("run/throughput");
   block_of_repeat_ = BlockOfRepeat(study.rows);
   std::unordered_map<int64_t, std::vector<const db::CurveRow*>> rows;
+  std::vector<const db::CurveRow*>* of_cell = nullptr;
   for (const db::CurveRow& row : study.rows) {
     if (row.state != db::RunState::kSucceeded || row.repeat < 0) continue;
     if (!row.throughput.has_value() || !range.Contains(*row.throughput)) continue;
-    rows[row.cell_id].push_back(&row);
+    // Most rows have the same cell as the row before them.
+    if (of_cell == nullptr || of_cell->front()->cell_id != row.cell_id) of_cell = &rows[row.cell_id];
+    of_cell->push_back(&row);
   }
   if (block < 0)
     groups.blocks = BlocksWithResults(block_of_repeat_);
   else if (!rows.empty())
     groups.blocks = block + 1;
+  KeyReader keys(study.parameters);
   for (size_t i = 0; i < study.cells.size(); ++i) {
     const auto found = rows.find(study.cells[i].id);
     if (found == rows.end() || study.parameters.SpecWithoutCommand(i).communication_baseline()) continue;
-    std::string text;
-    if (!google::protobuf::util::MessageToJsonString(study.parameters.Key(i), &text).ok()) continue;
-    json key = json::parse(text, nullptr, false);
+    json key = keys.Read(i);
     // The world size is an axis only if it varies.
     if (axis_ == "ranks" && key.is_object() && !key.contains("ranks")) key["ranks"] = study.cells[i].ranks;
     if (key.is_object() && key.contains(axis_)) AddCell(study.cells[i], std::move(key), found->second, block);

@@ -50,7 +50,12 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
                                                        double equivalent, CellRatios& ratios,
                                                        TukeyCriticalValues& critical,
                                                        const std::function<bool()>& over) {
-  const auto compare = [&](const Candidate& a, const Candidate& b) -> std::optional<ComparedPair> {
+  // A critical value, which most pairs share. `TukeyCriticalValues` has a lock, for which threads would wait.
+  struct Known {
+    double df = 0, tukey = 0;
+  };
+  const auto compare = [&](const Candidate& a, const Candidate& b,
+                           Known& known) -> std::optional<ComparedPair> {
     const auto ratio = ratios.Compare(a.cell, b.cell);
     if (!ratio.has_value()) return std::nullopt;
     ComparedPair pair;
@@ -61,9 +66,9 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
     pair.mutable_effect()->set_mean(std::expm1(g));
     pair.mutable_effect()->set_median(ratio->estimate.median() - 1);
     if (ratio->df > 0) {
-      const double tukey = critical.Of(candidates.size(), ratio->df);
-      pair.mutable_effect()->set_low(std::expm1(g - tukey * ratio->error));
-      pair.mutable_effect()->set_high(std::expm1(g + tukey * ratio->error));
+      if (known.df != ratio->df) known = {ratio->df, critical.Of(candidates.size(), ratio->df)};
+      pair.mutable_effect()->set_low(std::expm1(g - known.tukey * ratio->error));
+      pair.mutable_effect()->set_high(std::expm1(g + known.tukey * ratio->error));
       if (equivalent > 0) pair.set_equivalence_p(EquivalenceP(g, ratio->error, ratio->df, equivalent));
     }
     pair.set_verdict(VerdictOf(pair, critical.confidence()));
@@ -74,17 +79,21 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
   std::atomic<bool> cancelled = false;
   ForEachInParallel(candidates.size(), threads, [&](size_t i) {
     of_first[i].reserve(candidates.size() - i);
+    Known known;
     for (size_t j = i + 1; j < candidates.size(); ++j) {
       if (cancelled || over()) {
         cancelled = true;
         return;
       }
-      if (auto pair = compare(candidates[i], candidates[j]); pair.has_value())
+      if (auto pair = compare(candidates[i], candidates[j], known); pair.has_value())
         of_first[i].push_back(*std::move(pair));
     }
   });
   if (cancelled) return absl::CancelledError("nobody waits for the comparison");
   std::vector<ComparedPair> pairs;
+  size_t total = 0;
+  for (const std::vector<ComparedPair>& some : of_first) total += some.size();
+  pairs.reserve(total);
   for (std::vector<ComparedPair>& some : of_first) std::ranges::move(some, std::back_inserter(pairs));
   return pairs;
 }
@@ -155,6 +164,7 @@ absl::StatusOr<scalelab::v1::CompareCellsResponse> CompareStudies(const std::vec
     out.set_fingerprint(group.fingerprint);
     auto pairs = ComparePairs(group.candidates, equivalent, of_machine, critical, over);
     if (!pairs.ok()) return pairs.status();
+    out.mutable_pairs()->Reserve(static_cast<int>(pairs->size()));
     for (ComparedPair& pair : *pairs) {
       if (!pair.effect().has_low())
         out.add_notes(

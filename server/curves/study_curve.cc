@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <future>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "analysis/concurrency.h"
 #include "analysis/curve.h"
 #include "analysis/factors/explain_points.h"
+#include "analysis/parallel.h"
 #include "analysis/training.h"
 #include "catalog/engines.h"
 #include "db/provenance/run_codes.h"
@@ -23,24 +23,32 @@ namespace {
 
 namespace v1 = scalelab::v1;
 
+// The store has four connections for reads.
+constexpr size_t kManyRuns = 64, kThreads = 2;
+
 // Reads the losses of the first steps and epochs of the runs to compare.
 absl::StatusOr<std::vector<analysis::Losses>> ReadLosses(db::Store& store,
                                                          const std::vector<analysis::ComparedRun>& runs) {
-  std::vector<analysis::Losses> losses;
-  for (const analysis::ComparedRun& run : runs) {
-    analysis::Losses& of_run = losses.emplace_back();
+  std::vector<analysis::Losses> losses(runs.size());
+  std::vector<absl::Status> read(runs.size());
+  const auto read_one = [&](size_t i) -> absl::Status {
+    const int64_t attempt = runs[i].attempt_id;
     std::vector<std::pair<std::vector<int64_t>, std::vector<double>>> ranks;
-    absl::Status read = store.ReadPoints(
-        {run.attempt_id, "train/loss", std::nullopt, analysis::kComparedSteps},
+    absl::Status steps = store.ReadPoints(
+        {attempt, "train/loss", std::nullopt, analysis::kComparedSteps},
         [&](db::Series series) { ranks.emplace_back(std::move(series.step), std::move(series.value)); });
-    if (!read.ok()) return read;
-    of_run.steps = analysis::MeanOverRanks(ranks);
+    if (!steps.ok()) return steps;
+    losses[i].steps = analysis::MeanOverRanks(ranks);
     // An attempt that continued from a checkpoint does not have the first epochs, so its epochs are not compared.
     const auto add_epochs = [&](db::Series series) {
-      if (!series.step.empty() && series.step.front() == 0) of_run.epochs = std::move(series.value);
+      if (!series.step.empty() && series.step.front() == 0) losses[i].epochs = std::move(series.value);
     };
-    read = store.ReadPoints({run.attempt_id, "epoch/train_loss", 0, analysis::kComparedEpochs}, add_epochs);
-    if (!read.ok()) return read;
+    return store.ReadPoints({attempt, "epoch/train_loss", 0, analysis::kComparedEpochs}, add_epochs);
+  };
+  analysis::ForEachInParallel(runs.size(), runs.size() < kManyRuns ? 1 : kThreads,
+                              [&](size_t i) { read[i] = read_one(i); });
+  for (absl::Status& status : read) {
+    if (!status.ok()) return std::move(status);
   }
   return losses;
 }
@@ -57,17 +65,6 @@ absl::StatusOr<analysis::RunCodes> ReadCodes(db::Store& store, int64_t study_id)
   return codes;
 }
 
-// Calls `work` on another thread or, if the system has no thread left, when its result is needed. When the
-// returned future is destroyed, it waits for the end of its thread.
-template <class Work>
-auto Meanwhile(Work work) {
-  try {
-    return std::async(std::launch::async, work);
-  } catch (const std::system_error&) {
-    return std::async(std::launch::deferred, work);
-  }
-}
-
 }  // namespace
 
 absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
@@ -76,7 +73,7 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
   // rest of the curve.
   std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
-  if (factors) times = Meanwhile([&] { return store.ListRunTimes(study.id); });
+  if (factors) times = analysis::Meanwhile([&] { return store.ListRunTimes(study.id); });
   v1::StudySpec spec;
   if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
   const auto cells = store.ListCells(study.id);
@@ -84,7 +81,7 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   const auto shared_rows = store.ListCurveRows(study.id);
   if (!shared_rows.ok()) return shared_rows.status();
   const std::vector<db::CurveRow>& rows = **shared_rows;
-  auto concurrency = Meanwhile([&]() -> absl::StatusOr<std::vector<analysis::Concurrency>> {
+  auto concurrency = analysis::Meanwhile([&]() -> absl::StatusOr<std::vector<analysis::Concurrency>> {
     const auto attempts = store.ListAttemptTimes(study.id, rows);
     if (!attempts.ok()) return attempts.status();
     return analysis::FindConcurrency(*attempts, rows);

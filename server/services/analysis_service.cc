@@ -1,6 +1,7 @@
 #include "server/services/analysis_service.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <functional>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/comparison/advise.h"
 #include "analysis/comparison/compare.h"
+#include "analysis/parallel.h"
 #include "analysis/precision.h"
 #include "server/cells/cells.h"
 #include "server/core/convert.h"
@@ -52,9 +54,11 @@ absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::s
   return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
 }
 
+using Measured = google::protobuf::RepeatedPtrField<v1::MeasuredSeries>;
+
 // Appends the series of a study with the notes of its curve.
 absl::Status AddMeasured(db::Store& store, const db::StudyRow& study, const std::function<bool()>& over,
-                         google::protobuf::RepeatedPtrField<v1::MeasuredSeries>& measured) {
+                         Measured& measured) {
   v1::GetCurveResponse curve;
   if (auto s = MakeStudyCurve(store, study, /*factors=*/false, over, &curve); !s.ok()) return s;
   AddMeasuredSeries(curve, measured);
@@ -102,13 +106,27 @@ absl::Status ComputeComparison(db::Store& store, ClientCall& call, const v1::Com
     studies.push_back(inputs.emplace_back(*std::move(input)).AsRows());
   }
   NameApart(inputs, studies);
+  // The curves take about as long as the comparison.
+  std::atomic<bool> failed = false;
+  Measured measured;
+  auto curves = analysis::Meanwhile([&]() -> absl::Status {
+    for (const Input& input : inputs) {
+      if (auto s = AddMeasured(
+              store, input.study, [&] { return failed || over(); }, measured);
+          !s.ok())
+        return s;
+    }
+    return absl::OkStatus();
+  });
   auto compared = analysis::CompareStudies(studies, request.axis(), request.equivalent(), over);
-  if (!compared.ok()) return compared.status();
-  *response = *std::move(compared);
-  for (const Input& input : inputs) {
-    response->add_studies(StudyName(input.study.id));
-    if (auto s = AddMeasured(store, input.study, over, *response->mutable_measured()); !s.ok()) return s;
+  if (!compared.ok()) {
+    failed = true;
+    return compared.status();
   }
+  *response = *std::move(compared);
+  for (const Input& input : inputs) response->add_studies(StudyName(input.study.id));
+  if (auto s = curves.get(); !s.ok()) return s;
+  response->mutable_measured()->Swap(&measured);
   return absl::OkStatus();
 }
 
@@ -126,11 +144,16 @@ absl::Status ComputeAdvice(db::Store& store, ClientCall& call, const v1::AdviseR
   if (request.rank_hour_price() > 0) options.rank_hour_price = request.rank_hour_price();
   options.deadline_hours = request.deadline_hours();
   if (request.epochs() > 0) options.epochs = request.epochs();
+  // The curve takes about as long as the advice.
+  Measured measured;
+  auto curve = analysis::Meanwhile([&] { return AddMeasured(store, input->study, over, measured); });
   for (v1::Advice& advice : analysis::AdviseRanks(input->AsRows(), options))
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
   response->set_display_name(input->study.name);
-  return AddMeasured(store, input->study, over, *response->mutable_measured());
+  if (auto s = curve.get(); !s.ok()) return s;
+  response->mutable_measured()->Swap(&measured);
+  return absl::OkStatus();
 }
 
 grpc::ServerUnaryReactor* AnalysisService::CompareCells(grpc::CallbackServerContext* context,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <latch>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,19 @@ TEST(Parallel, ACurveDoesNotDependOnTheThreads) {
   ASSERT_EQ(one.series_size(), kEngines);
   options.threads = 4;
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(results.Explained(true, options), one));
+}
+
+TEST(Parallel, AnExceptionOfAnyThreadIsThrown) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two processors";
+  for (const bool on_caller : {true, false}) {
+    const std::thread::id caller = std::this_thread::get_id();
+    std::latch both(2);
+    const auto work = [&](size_t) {
+      both.arrive_and_wait();
+      if ((std::this_thread::get_id() == caller) == on_caller) throw std::bad_alloc();
+    };
+    EXPECT_THROW(ForEachInParallel(2, 2, work), std::bad_alloc);
+  }
 }
 
 }  // namespace
