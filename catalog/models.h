@@ -19,6 +19,7 @@ struct ModelInfo {
   // or at most `heads`. 0 means that there is no such limit.
   int channels = 0, heads = 0;
   bool batch_norm = false;  // whether it has batch normalisation
+  bool zero_gamma = false;  // whether it supports zero_gamma: it is a ResNet
 };
 
 // Returns all models, in the order in which they are listed to users.

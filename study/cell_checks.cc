@@ -11,6 +11,7 @@
 #include "catalog/datasets.h"
 #include "catalog/device.h"
 #include "catalog/engines.h"
+#include "catalog/lr_milestones.h"
 #include "catalog/models.h"
 #include "study/communication.h"
 #include "study/engine_checks.h"
@@ -205,6 +206,7 @@ void CellChecker::CheckNeeds(const RunSpec& run, const std::vector<int>& index) 
           "dataset tokens needs data_dir, the directory that contains train.bin and val.bin");
   }
   CheckImages(run, index);
+  CheckTraining(run, index);
   if (run.cuda_graph() && run.last_batch() == "keep") {
     Add(grid_.Where("cuda_graph", index, "fixed.cuda_graph"),
         "cuda_graph needs equal batch sizes; use last_batch drop, or remove cuda_graph");
@@ -258,6 +260,20 @@ void CellChecker::CheckTensorRanks(const RunSpec& run, const std::vector<int>& i
   if (model->channels > 0 && model->channels % ranks != 0)
     add(absl::StrCat("some of which have ", model->channels, " channels; use tensor_ranks that divide ",
                      model->channels));
+}
+
+// Checks that lr_milestones suits the run, and that the model supports zero_gamma.
+void CellChecker::CheckTraining(const RunSpec& run, const std::vector<int>& index) {
+  if (ParseLrMilestones(run.lr_milestones())) {  // otherwise already reported
+    std::string mistake = LrMilestonesMistake(run.lr_milestones(), run.lr_schedule(), run.epochs());
+    if (!mistake.empty()) Add(grid_.Where("lr_milestones", index, "fixed.lr_milestones"), std::move(mistake));
+  }
+  const ModelInfo* model = FindModel(run.model());
+  if (run.zero_gamma() && model != nullptr && !model->zero_gamma) {
+    Add(grid_.Where("zero_gamma", index, "fixed.zero_gamma"),
+        absl::StrCat("zero_gamma is for ResNets, not for model ", run.model(),
+                     "; remove zero_gamma, or use for example resnet50"));
+  }
 }
 
 // Checks that the data set's images or tokens suit the model.

@@ -36,6 +36,7 @@ class CellChecker {
   void CheckNeeds(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckPipelineParts(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckTensorRanks(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
+  void CheckTraining(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckImages(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
   void CheckCommunication(const scalelab::v1::RunSpec& run, const std::vector<int>& index);
 

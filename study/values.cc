@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/lr_milestones.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
@@ -174,6 +175,12 @@ std::optional<std::string> CheckValue(const GridKey& of, const Value& value, boo
   };
   switch (key.type) {
     case ParameterType::kString: {
+      if (key.name ==
+          "lr_milestones") {  // "" is allowed: a matrix or zip may also have schedules without milestones
+        const bool right =
+            value.kind_case() == Value::kStringValue && ParseLrMilestones(value.string_value()).has_value();
+        return right ? std::nullopt : std::optional(wrong_type(kLrMilestonesForm));
+      }
       if (value.kind_case() != Value::kStringValue) return wrong_type("text");
       const std::string& text = value.string_value();
       if (text.empty()) return absl::StrCat(key.name, " must not be empty");

@@ -4,12 +4,15 @@
 #include <span>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "analysis/factors/gradient_noise.h"
+#include "analysis/factors/node_comparison.h"
 #include "analysis/factors/slowest.h"
 #include "analysis/factors/step_parts.h"
 #include "analysis/factors/time_to_target.h"
 #include "analysis/parallel.h"
+#include "analysis/sample.h"
 #include "catalog/metric_ranges.h"
 
 namespace scalelab::analysis {
@@ -111,6 +114,40 @@ void AddFactorsOf(const StepCell& cell, const StepCell* base, double confidence,
     *point.mutable_factors()->mutable_slowest_node() = *std::move(node);
 }
 
+// Returns the runs of the series with this fingerprint that used one node, ordered by cell and block.
+std::vector<NodeRun> RunsOnOneNode(const ExplainedRows& input, const RepeatFinder& finder,
+                                   const std::vector<int>& block_of_repeat, const std::string& fingerprint,
+                                   const scalelab::v1::GetCurveResponse& curve) {
+  static const MetricRange& range = RangeOf("run/throughput");
+  std::vector<NodeRun> runs;
+  for (int s = 0; s < curve.series_size(); ++s) {
+    if (curve.series(s).fingerprint() != fingerprint) continue;
+    for (const size_t cell : input.places.series[s].cells) {
+      for (const auto& [row, times] : finder.Succeeded(cell, fingerprint)) {
+        if (times == nullptr || times->nodes.empty() || absl::StrContains(times->nodes, ',')) continue;
+        if (!row->throughput.has_value() || !range.Contains(*row->throughput) || row->repeat < 0) continue;
+        runs.push_back({cell, block_of_repeat[row->repeat], static_cast<double>(row->started) / 1e6,
+                        *row->throughput, times->nodes});
+      }
+    }
+  }
+  return runs;
+}
+
+void AddNodeComparisons(const ExplainedRows& input, const RepeatFinder& finder,
+                        scalelab::v1::GetCurveResponse& curve) {
+  const std::vector<int> block_of_repeat = BlockOfRepeat(input.rows);
+  absl::flat_hash_set<std::string> compared;
+  for (const auto& series : curve.series()) {
+    if (!compared.insert(series.fingerprint()).second) continue;
+    auto comparison = CompareNodes(RunsOnOneNode(input, finder, block_of_repeat, series.fingerprint(), curve),
+                                   input.places.confidence);
+    if (!comparison.has_value()) continue;
+    comparison->set_fingerprint(series.fingerprint());
+    *curve.add_node_comparisons() = *std::move(comparison);
+  }
+}
+
 }  // namespace
 
 void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse& curve) {
@@ -171,6 +208,7 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
     }
   };
   ForEachInParallel(static_cast<size_t>(curve.series_size()), options.ThreadsFor(input.rows.size()), add);
+  AddNodeComparisons(input, finder, curve);
 }
 
 }  // namespace scalelab::analysis

@@ -25,8 +25,8 @@ struct ExplainedRows {
 // Sets time_to_target of all points whose cells have a target. Needs no times.
 void AddTimesToTarget(const ExplainedRows& input, scalelab::v1::GetCurveResponse& curve);
 
-// Sets factors and gradient_noise of all points with results, and the samples of time_to_target, from the
-// times of ranks, ordered by run.
+// Sets factors and gradient_noise of all points with results, the samples of time_to_target, and the
+// comparisons of nodes, from the times of ranks, ordered by run.
 void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& times,
                 const CurveOptions& options, scalelab::v1::GetCurveResponse& curve);
 

@@ -8,52 +8,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
-#include "analysis/distributions.h"
 
 namespace scalelab::analysis {
 namespace {
 
 using scalelab::v1::SlowestPart;
-
-// Maximum number of units, because the time of the exact solution grows with the cube of this number.
-constexpr int kMostUnequalUnits = 200;
-
-// A symmetric matrix by rows.
-class Matrix {
- public:
-  explicit Matrix(int size) : size_(size), cells_(static_cast<size_t>(size) * size) {}
-  double& at(int row, int column) { return cells_[static_cast<size_t>(row) * size_ + column]; }
-  int size() const { return size_; }
-  // Replaces the matrix, which is symmetric and not negative definite, by its inverse (Gauss-Jordan). Returns
-  // false if it is singular.
-  bool Invert();
-
- private:
-  int size_;
-  std::vector<double> cells_;
-};
-
-bool Matrix::Invert() {
-  for (int k = 0; k < size_; ++k) {
-    const double pivot = at(k, k);
-    if (!(pivot > 1e-9)) return false;
-    at(k, k) = 1;
-    for (int j = 0; j < size_; ++j) at(k, j) /= pivot;
-    for (int i = 0; i < size_; ++i) {
-      if (i == k) continue;
-      const double factor = at(i, k);
-      at(i, k) = 0;
-      for (int j = 0; j < size_; ++j) at(i, j) -= factor * at(k, j);
-    }
-  }
-  return true;
-}
-
-// The least squares solution of value = repeat + unit: the effects of the units, whose sum is 0, and their variances in
-// units of that of the noise.
-struct Effects {
-  std::vector<double> effect, variance;
-};
 
 // The values, grouped by repeat.
 using Repeats = std::vector<std::span<const UnitValue>>;
@@ -75,8 +34,8 @@ double MeanOf(std::span<const UnitValue> values) {
 }
 
 // Every unit takes part in every repeat.
-Effects SolveEqual(const Repeats& repeats, int units) {
-  Effects solution{std::vector<double>(units), std::vector<double>(units)};
+UnitEffects SolveEqual(const Repeats& repeats, int units) {
+  UnitEffects solution{std::vector<double>(units), std::vector<double>(units)};
   const double n = static_cast<double>(repeats.size());
   for (const std::span<const UnitValue> values : repeats) {
     const double mean = MeanOf(values);
@@ -86,9 +45,8 @@ Effects SolveEqual(const Repeats& repeats, int units) {
   return solution;
 }
 
-// The normal equations without the repeats are L e = b, where L is the Laplacian of the graph in which units that share a
-// repeat are neighbours. L + J / units, J being all ones, is regular if the graph is connected.
-std::optional<Effects> SolveUnequal(const Repeats& repeats, int units) {
+// The normal equations without the repeats: units that share a repeat are neighbours.
+std::optional<UnitEffects> SolveUnequal(const Repeats& repeats, int units) {
   Matrix laplacian(units);
   std::vector<double> right(units);
   for (const std::span<const UnitValue> values : repeats) {
@@ -99,16 +57,7 @@ std::optional<Effects> SolveUnequal(const Repeats& repeats, int units) {
       for (const UnitValue& b : values) laplacian.at(a.unit, b.unit) -= share;
     }
   }
-  for (int i = 0; i < units; ++i) {
-    for (int j = 0; j < units; ++j) laplacian.at(i, j) += 1.0 / units;
-  }
-  if (!laplacian.Invert()) return std::nullopt;
-  Effects solution{std::vector<double>(units), std::vector<double>(units)};
-  for (int i = 0; i < units; ++i) {
-    for (int j = 0; j < units; ++j) solution.effect[i] += (laplacian.at(i, j) - 1.0 / units) * right[j];
-    solution.variance[i] = laplacian.at(i, i) - 1.0 / units;
-  }
-  return solution;
+  return SolveUnits(std::move(laplacian), right);
 }
 
 double ResidualSquares(const Repeats& repeats, const std::vector<double>& effect) {
@@ -123,18 +72,6 @@ double ResidualSquares(const Repeats& repeats, const std::vector<double>& effect
     }
   }
   return squares;
-}
-
-SlowestPart ToMessage(const SlowestUnit& slowest, int units) {
-  SlowestPart part;
-  part.set_n(slowest.repeats);
-  part.set_compared(units);
-  part.set_significant(slowest.effect > slowest.half);
-  part.mutable_excess()->set_mean(std::expm1(slowest.effect));
-  part.mutable_excess()->set_median(std::expm1(slowest.effect));
-  part.mutable_excess()->set_low(std::expm1(slowest.effect - slowest.half));
-  part.mutable_excess()->set_high(std::expm1(slowest.effect + slowest.half));
-  return part;
 }
 
 // Returns the names of the nodes by rank; nothing if they are not known.
@@ -177,14 +114,11 @@ std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units,
   const double df = static_cast<double>(values.size()) - static_cast<double>(repeats.size()) - units + 1;
   if (df < 1) return std::nullopt;
   const bool equal = values.size() == repeats.size() * static_cast<size_t>(units);
-  if (!equal && units > kMostUnequalUnits) return std::nullopt;
-  const std::optional<Effects> solution = equal ? SolveEqual(repeats, units) : SolveUnequal(repeats, units);
+  if (!equal && units > kMostUnits) return std::nullopt;
+  const std::optional<UnitEffects> solution =
+      equal ? SolveEqual(repeats, units) : SolveUnequal(repeats, units);
   if (!solution.has_value()) return std::nullopt;
-  SlowestUnit slowest;
-  slowest.unit = static_cast<int>(std::ranges::max_element(solution->effect) - solution->effect.begin());
-  slowest.effect = solution->effect[slowest.unit];
-  const double variance = ResidualSquares(repeats, solution->effect) / df * solution->variance[slowest.unit];
-  slowest.half = StudentQuantile(1 - (1 - confidence) / (2 * units), df) * std::sqrt(variance);
+  SlowestUnit slowest = LargestEffect(*solution, ResidualSquares(repeats, solution->effect), df, confidence);
   slowest.repeats = static_cast<int>(
       std::ranges::count_if(values, [&](const UnitValue& value) { return value.unit == slowest.unit; }));
   return slowest;
@@ -201,7 +135,7 @@ std::optional<SlowestPart> SlowestRank(const StepCell& cell, double confidence) 
   }
   const auto slowest = FindSlowest(std::move(values), cell.ranks, confidence);
   if (!slowest.has_value()) return std::nullopt;
-  SlowestPart part = ToMessage(*slowest, cell.ranks);
+  SlowestPart part = ToSlowestPart(*slowest, cell.ranks);
   part.set_rank(slowest->unit);
   part.set_node(NodeOf(cell, slowest->unit));
   return part;
@@ -228,7 +162,7 @@ std::optional<SlowestPart> SlowestNode(const StepCell& cell, double confidence) 
   }
   const auto slowest = FindSlowest(std::move(values), static_cast<int>(names.size()), confidence);
   if (!slowest.has_value()) return std::nullopt;
-  SlowestPart part = ToMessage(*slowest, static_cast<int>(names.size()));
+  SlowestPart part = ToSlowestPart(*slowest, static_cast<int>(names.size()));
   part.set_node(names[slowest->unit]);
   return part;
 }

@@ -1,8 +1,8 @@
 // Finds the slowest rank and the slowest node of the repeats of a cell.
 //
 // The logarithm of the computation is modelled as repeat + unit + noise, where a unit is a rank or a node, by
-// least squares (Scheffe, The Analysis of Variance, 1959, chapter 4; nodes need not take part in every
-// repeat). The interval of the largest unit is corrected for the number of units (Bonferroni).
+// least squares, see unit_effects.h. Nodes need not take part in every repeat. node_comparison.h compares the
+// nodes of runs that used one node each.
 #pragma once
 
 #include <optional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "analysis/factors/step_parts.h"
+#include "analysis/factors/unit_effects.h"
 #include "scalelab/v1/result.pb.h"
 
 namespace scalelab::analysis {
@@ -20,15 +21,8 @@ struct UnitValue {
   double log_seconds = 0;
 };
 
-struct SlowestUnit {
-  int unit = 0;
-  double effect = 0;  // effect of the unit on the logarithm, relative to the mean of the units
-  double half = 0;    // half the width of the interval of `effect`
-  int repeats = 0;    // number of repeats in which the unit took part
-};
-
-// Returns the unit with the largest effect; nothing with fewer than two units, without degrees of freedom for the noise, or
-// if no chain of common repeats connects all units.
+// Returns the unit with the largest effect; nothing with fewer than two units, without degrees of freedom for
+// the noise, or if no chain of common repeats connects all units.
 std::optional<SlowestUnit> FindSlowest(std::vector<UnitValue> values, int units, double confidence);
 
 // Returns the slowest rank; nothing if FindSlowest returns nothing.

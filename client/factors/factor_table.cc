@@ -19,6 +19,7 @@ using scalelab::v1::CurveSeries;
 using scalelab::v1::Estimate;
 using scalelab::v1::GetCurveResponse;
 using scalelab::v1::GradientNoise;
+using scalelab::v1::NodeComparison;
 using scalelab::v1::ScalingFactors;
 using scalelab::v1::SlowestPart;
 using In = Column::In;
@@ -127,6 +128,20 @@ void AddRow(const CurveSeries& series, const CurvePoint& point, const std::vecto
   sink(row);
 }
 
+// Returns for example "n7 is significantly slower than the mean of 4 nodes: a sample takes +8.1 [+5.0, +11.3] %
+// more time (24 runs that used one node each)".
+std::string NodesText(const NodeComparison& comparison) {
+  if (!comparison.missing().empty())
+    return absl::StrCat("the slowest node is not known: ", comparison.missing());
+  const SlowestPart& slowest = comparison.slowest();
+  const std::string runs = absl::StrCat(" (", comparison.runs(), " runs that used one node each)");
+  if (!slowest.significant())
+    return absl::StrCat("none of ", slowest.compared(), " nodes is significantly slower than their mean",
+                        runs);
+  return absl::StrCat(slowest.node(), " is significantly slower than the mean of ", slowest.compared(),
+                      " nodes: a sample takes ", DifferenceText(slowest.excess()), " % more time", runs);
+}
+
 std::string WhereOf(const std::string& label, const CurvePoint& point) {
   return absl::StrCat(label, ", ", point.ranks(), point.ranks() == 1 ? " rank" : " ranks");
 }
@@ -183,6 +198,12 @@ std::vector<std::pair<std::string, Cell>> FactorFacts(const GetCurveResponse& cu
       {"factors",
        "100% means that nothing is lost; their product is computation of the base case / step, per rank"},
       {"slowest", "computation above the mean of all; the interval holds for all ranks or nodes at once"}};
+  for (const NodeComparison& comparison : curve.node_comparisons())
+    facts.emplace_back(
+        "nodes", absl::StrCat(NodesText(comparison),
+                              curve.node_comparisons_size() == 1
+                                  ? ""
+                                  : absl::StrCat(" (made on ", comparison.fingerprint().substr(0, 7), ")")));
   const std::vector<std::string> labels = SeriesLabels(curve);
   std::map<std::string, std::vector<std::string>> notes;  // places by text
   for (int i = 0; i < curve.series_size(); ++i) {

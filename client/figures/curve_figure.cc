@@ -49,6 +49,7 @@ bool NeedFactors(const std::vector<Quantity>& quantities) {
 }
 
 void KeepGoodput(GetCurveResponse& curve) {
+  curve.clear_node_comparisons();
   for (CurveSeries& series : *curve.mutable_series()) {
     bool results = false, norms = false;
     for (CurvePoint& point : *series.mutable_points()) {

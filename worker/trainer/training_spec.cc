@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "catalog/lr_milestones.h"
 #include "catalog/run_parameters.h"
 #include "nlohmann/json.hpp"
 #include "worker/trainer/errors.h"
@@ -155,6 +156,9 @@ TrainingSpec ParseTrainingSpec(const std::string& text, const std::string& sourc
 #include "catalog/run_parameters.def"
 #undef PARAMETER
   CompleteBatches(in, s);
+  const std::string mistake =
+      LrMilestonesMistake(s.lr_milestones, s.lr_schedule, static_cast<double>(s.epochs));
+  if (!mistake.empty()) throw TrainerError(absl::StrCat(source, ": ", mistake));
   return s;
 }
 

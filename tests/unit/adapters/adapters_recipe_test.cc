@@ -127,6 +127,18 @@ TEST_F(Recipe, SyntheticImagesOfAnotherSizeWithoutAugmentation) {
            {"lr_schedule", "step"}});
 }
 
+TEST_F(Recipe, RatesThatFallAtMilestones) {
+  Compare({{"dataset", "synthetic"},
+           {"train_samples", 70},
+           {"global_batch", 10},
+           {"epochs", 6},
+           {"learning_rate", 0.3},
+           {"warmup_start_rate", 0.03},
+           {"warmup_epochs", 1},
+           {"lr_schedule", "step"},
+           {"lr_milestones", "1.5,3,4,5.25"}});
+}
+
 TEST_F(Recipe, Cifar10) {
   Compare({{"dataset", "cifar10"},
            {"data_dir", SCALELAB_SOURCE_DIR "/deploy/data"},

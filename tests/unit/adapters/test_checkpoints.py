@@ -93,6 +93,21 @@ class StoreTest(fixture.InDirectory):
         self.save(1, 2, 3, 4)
         self.assertEqual(sorted(os.listdir(self.path("checkpoints"))), ["step-000000000003", "step-000000000004"])
 
+    def test_the_first_checkpoint_syncs_all_directories_above_it(self):
+        synced = []
+        with mock.patch.object(durable, "sync_directory", synced.append):
+            store = checkpoint_store.Store(self.path("checkpoints"), 2, RECIPE, 0, 1, lambda values: values)
+            store.save(1, self.writer(1, 0), {})
+            first = len(synced)
+            store.save(2, self.writer(2, 0), {})
+        directory = os.path.realpath(self.path("checkpoints"))
+        device = os.stat(directory).st_dev
+        while directory != "/" and os.stat(directory).st_dev == device:
+            self.assertIn(directory, synced[:first])
+            directory = os.path.dirname(directory)
+        # Each of the four files of a checkpoint syncs its own directory.
+        self.assertEqual(sorted(synced[first:]), [self.path("checkpoints")] + 4 * [self.path("checkpoints/step-000000000002")])
+
     def test_a_file_that_is_cut_off_or_changed_anywhere_is_noticed(self):
         self.save(3, 4, ranks=2)
         places = 0

@@ -1,4 +1,5 @@
 """Tests of the recipe that do not need the native trainer. adapters_recipe_test.cc compares its bytes with those of the trainer."""
+import json
 import os
 import unittest
 
@@ -39,11 +40,27 @@ class SpecTest(unittest.TestCase):
                  '{"seed":1.5}': 'field "seed" must be an integer, it is 1.5',
                  '{"model":7}': 'field "model" must be a string, it is 7',
                  '{"ranks":3,"global_batch":64}': 'field "global_batch" must be the 3 ranks times batch_per_rank .21., it is 64',
+                 '{"lr_schedule":"step","epochs":60,"lr_milestones":"30,60"}':
+                 'field "lr_milestones" must end below the number of epochs, which is 60; it is "30,60"',
+                 '{"lr_milestones":"0.5"}': 'field "lr_milestones" needs lr_schedule "step", not "constant"; it is "0.5"',
                  "[]": "not a JSON object"}
         for text, message in cases.items():
             with self.assertRaisesRegex(RunError, "spec.json: " + message) as caught:
                 recipe.Spec.parse(text, "spec.json")
             self.assertEqual(caught.exception.kind, "configuration")
+
+
+class LrMilestonesTest(unittest.TestCase):
+    def test_are_epochs_in_ascending_order(self):
+        # The same cases as in tests/unit/catalog/run_parameters_test.cc.
+        self.assertEqual(recipe.parse_lr_milestones("30,60,80"), [30, 60, 80])
+        self.assertEqual(recipe.parse_lr_milestones("2.5"), [2.5])
+        self.assertEqual(recipe.parse_lr_milestones(""), [])
+        for text in ("30,60,", ",30", "30;60", "30, 60", "60,30", "30,30", "0,30", "-1", "+1", "1.", ".5", "1.2.3", "1e1", "inf", "nan",
+                     "0x10", "30,sixty"):
+            self.assertIsNone(recipe.parse_lr_milestones(text), text)
+            with self.assertRaisesRegex(RunError, "lr_milestones. must be a text with epochs greater than 0 in ascending order"):
+                recipe.Spec.parse(json.dumps({"epochs": 90, "lr_schedule": "step", "lr_milestones": text}), "s")
 
 
 class SamplerTest(unittest.TestCase):
@@ -156,6 +173,13 @@ class LearningRateTest(unittest.TestCase):
     def test_rises_and_falls(self):
         steps = spec(learning_rate=1.0, warmup_epochs=2.0, warmup_start_rate=0.5, epochs=8, lr_schedule="step")
         self.assertEqual([recipe.learning_rate(steps, s, 10) for s in (0, 10, 20, 39, 40, 60)], [0.5, 0.75, 1.0, 1.0, 0.1, 0.01])
+        # The schedule of Goyal et al. 2017 for ImageNet.
+        milestones = spec(learning_rate=3.2, warmup_epochs=5.0, warmup_start_rate=0.1, epochs=90, lr_schedule="step",
+                          lr_milestones="30,60,80")
+        found = [recipe.learning_rate(milestones, s, 10) for s in (0, 50, 299, 300, 599, 600, 799, 800, 899)]
+        np.testing.assert_allclose(found, [0.1, 3.2, 3.2, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032], rtol=1e-15)
+        within = spec(learning_rate=1.0, epochs=4, lr_schedule="step", lr_milestones="2.5")
+        self.assertEqual([recipe.learning_rate(within, s, 10) for s in (24, 25)], [1.0, 0.1])
         cosine = spec(learning_rate=1.0, epochs=2, lr_schedule="cosine")
         self.assertAlmostEqual(recipe.learning_rate(cosine, 10, 10), 0.5)
 

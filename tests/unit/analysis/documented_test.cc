@@ -1,6 +1,7 @@
 // Tests that docs/users/reading-a-curve-statistics.md has the figures that coverage_test.cc requires. This is a test of its own,
 // because the result of coverage_test.cc is kept while only the page changes.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
@@ -9,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "analysis/factors/node_comparison.h"
 #include "gtest/gtest.h"
 #include "tests/unit/analysis/simulated_study.h"
 
@@ -60,6 +63,28 @@ TEST(Documentation, WhereTheAssumptionsHoldTheSharesAreFrom93To99Percent) {
   EXPECT_EQ(all[0], 91.9);
   EXPECT_EQ(all[1], 93.0);
   EXPECT_EQ(all.back(), 98.2);
+}
+
+// The page computes the slowest of two nodes by hand.
+TEST(Documentation, TheSlowestNodeByHandIsThatOfTheProgram) {
+  constexpr double kDifferences[] = {0.17, -0.07, 0.19, -0.05};  // of the logarithms of the cells' times
+  std::vector<NodeRun> runs;
+  for (const size_t cell : {0, 1}) {
+    for (int block = 0; block < 4; ++block) {
+      const bool on_x = (block % 2 == 0) == (cell == 0);
+      runs.push_back({cell, block, 0, cell == 0 ? std::exp(-kDifferences[block]) : 1, on_x ? "x" : "y"});
+    }
+  }
+  const auto comparison = CompareNodes(runs, 0.95);
+  ASSERT_TRUE(comparison.has_value());
+  const auto& excess = comparison->slowest().excess();
+  const std::string result = absl::StrFormat(
+      "node %s is %.1f%% slower than the mean of both nodes, [%.1f, %.1f]", comparison->slowest().node(),
+      100 * excess.mean(), 100 * excess.low(), 100 * excess.high());
+  std::ifstream page(SCALELAB_SOURCE_DIR "/docs/users/reading-a-curve-statistics.md");
+  std::string text;
+  for (std::string line; std::getline(page, line);) absl::StrAppend(&text, line, " ");
+  EXPECT_TRUE(absl::StrContains(text, result)) << result;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "analysis/distributions.h"
 #include "analysis/factors/gradient_noise.h"
 #include "analysis/factors/log_estimate.h"
+#include "analysis/factors/node_comparison.h"
 #include "analysis/factors/slowest.h"
 #include "analysis/factors/step_parts.h"
 #include "analysis/fits.h"
@@ -309,6 +310,28 @@ json UnequalUnits() {
   return {{"values", input}, {"unit", slowest.unit}, {"effect", slowest.effect}, {"half", slowest.half}};
 }
 
+// Runs of four cells, each on one of three nodes. A tenth of the runs are missing.
+json Nodes(int repeats, bool timed, uint64_t seed) {
+  const Study study = MakeStudy(repeats, timed, 0.1, seed);
+  std::mt19937_64 random(seed);
+  std::vector<NodeRun> runs;
+  json out{{"runs", json::array()}, {"times", json::array()}};
+  for (size_t cell = 0; cell < study.samples.size(); ++cell) {
+    const Sample& sample = study.samples[cell];
+    for (size_t i = 0; i < sample.size(); ++i) {
+      const uint64_t node = random() % 3;
+      runs.push_back({cell, sample.block[i], timed ? sample.time[i] : 0,
+                      sample.value[i] / (1 + 0.1 * static_cast<double>(node)), std::to_string(node)});
+      out["runs"].push_back({node, cell, sample.block[i], runs.back().throughput});
+      if (timed) out["times"].push_back(sample.time[i]);
+    }
+  }
+  const v1::SlowestPart slowest = CompareNodes(runs, 0.95)->slowest();
+  out["node"] = std::stoi(slowest.node());
+  out["excess"] = AsJson(slowest.excess());
+  return out;
+}
+
 json Noise() {
   const std::vector<GradientNorms> norms = {{10.2, 4.1}, {9.7, 3.9}, {10.4, 4.3}, {9.9, 4.0}};
   v1::Estimate throughput;
@@ -446,6 +469,10 @@ json AllFigures() {
   out["targets"] = TargetFigures();
   out["predictions"] = PredictionFigures();
   out["units"] = UnequalUnits();
+  for (const int n : {5, 8}) {
+    for (const bool timed : {false, true})
+      out["nodes"].push_back(Nodes(n, timed, 90 + static_cast<uint64_t>(n)));
+  }
   out["noise"] = Noise();
   return out;
 }

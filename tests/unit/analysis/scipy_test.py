@@ -228,20 +228,28 @@ def geometric(values, most=np.inf):
     return np.exp(logs.mean()), np.exp(logs.mean() - half), min(np.exp(logs.mean() + half), most)
 
 
-def slowest_unit(values):
-    """Fits log(computation) = repeat + unit by ordinary least squares. Returns the effects relative to their mean, with Bonferroni
-    intervals."""
-    units, repeats = int(max(v[0] for v in values)) + 1, int(max(v[1] for v in values)) + 1
-    x, y = np.zeros((len(values), units + repeats)), np.array([v[2] for v in values])
-    for row, (unit, repeat, _) in enumerate(values):
-        x[row, unit] = x[row, units + repeat] = 1
-    solution, inverse = np.linalg.pinv(x) @ y, np.linalg.pinv(x.T @ x)
-    contrasts = np.hstack([np.eye(units) - 1 / units, np.zeros((units, repeats))])
+def slowest_unit(values, times=()):
+    """Fits log(time) = unit + other groups + drift + noise by ordinary least squares. `values` has the number of the unit, the numbers
+    of the other groups, and the logarithm of each value. Returns the effects relative to their mean, with Bonferroni intervals."""
+    *groups, y = (np.array(column) for column in zip(*values))
+    x = np.hstack([group[:, None] == np.arange(group.max() + 1) for group in groups]).astype(float)
+    if len(times):
+        x = np.column_stack([x, (times - np.min(times)) / np.ptp(times)])
+    units = int(groups[0].max()) + 1
+    solution, inverse = np.linalg.pinv(x, rcond=1e-10) @ y, np.linalg.pinv(x.T @ x, rcond=1e-10)
+    contrasts = np.hstack([np.eye(units) - 1 / units, np.zeros((units, x.shape[1] - units))])
     effects = contrasts @ solution
-    unit = int(np.argmax(effects))
     df = len(values) - np.linalg.matrix_rank(x)
-    variance = ((y - x @ solution) ** 2).sum() / df * (contrasts[unit] @ inverse @ contrasts[unit])
-    return unit, effects[unit], student(1 - 0.025 / units, df) * np.sqrt(variance)
+    variances = ((y - x @ solution) ** 2).sum() / df * np.einsum("ui,ij,uj->u", contrasts, inverse, contrasts)
+    halves = student(1 - 0.025 / units, df) * np.sqrt(variances)
+    unit = max(range(units), key=lambda u: (effects[u] > halves[u], effects[u]))
+    return unit, effects[unit], halves[unit]
+
+
+def check_nodes(figures):
+    node, effect, half = slowest_unit([(*labels, -np.log(throughput)) for *labels, throughput in figures["runs"]], figures["times"])
+    same("slowest node", figures["node"], node)
+    check_estimate("excess of a node", figures["excess"], np.expm1([effect, effect - half, effect + half]))
 
 
 def check_measured_communication(figures):
@@ -404,6 +412,8 @@ def main():
     for what, actual, expected in zip(("unit", "effect", "half"), (figures["units"][key] for key in ("unit", "effect", "half")),
                                       slowest_unit(figures["units"]["values"])):
         check("units: " + what, actual, expected)
+    for nodes in figures["nodes"]:
+        check_nodes(nodes)
     check_noise(figures["noise"])
     for comparisons in figures["comparisons"]:
         check_comparisons(comparisons)

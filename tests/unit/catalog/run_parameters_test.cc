@@ -1,9 +1,12 @@
 #include "catalog/run_parameters.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
+#include "catalog/lr_milestones.h"
 #include "catalog/nearest.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/utf8.h"
 #include "scalelab/v1/run.pb.h"
@@ -111,6 +114,33 @@ TEST(RunParameters, AreShownAsText) {
   EXPECT_EQ(ValuesText(*FindStudyKey("last_batch")), "drop, keep");
   EXPECT_EQ(DefaultText(*FindStudyKey("image_size")), "") << "zero means that it follows from the data set";
   EXPECT_EQ(EnginesText(*FindStudyKey("momentum")), "all");
+}
+
+TEST(LrMilestones, AreEpochsInAscendingOrder) {
+  using testing::ElementsAre;
+  using testing::Optional;
+  EXPECT_THAT(ParseLrMilestones("30,60,80"), Optional(ElementsAre(30, 60, 80)));
+  EXPECT_THAT(ParseLrMilestones("2.5"), Optional(ElementsAre(2.5)));
+  EXPECT_THAT(ParseLrMilestones(""), Optional(ElementsAre())) << "not set";
+  for (const char* text : {"30,60,", ",30", "30;60", "30, 60", "60,30", "30,30", "0,30", "-1", "+1", "1.",
+                           ".5", "1.2.3", "1e1", "inf", "nan", "0x10", "30,sixty"}) {
+    EXPECT_EQ(ParseLrMilestones(text), std::nullopt) << text;
+  }
+}
+
+TEST(LrMilestones, MustSuitTheRun) {
+  EXPECT_EQ(LrMilestonesMistake("", "cosine", 1), "");
+  EXPECT_EQ(LrMilestonesMistake("30,60,80", "step", 90), "");
+  EXPECT_EQ(
+      LrMilestonesMistake("30;60", "step", 90),
+      "lr_milestones must be a text with epochs greater than 0 in ascending order without spaces, such as "
+      "\"30,60,80\", not '30;60'");
+  EXPECT_EQ(
+      LrMilestonesMistake("30", "cosine", 90),
+      "lr_milestones is for lr_schedule step, not cosine; set lr_schedule: step, or remove lr_milestones");
+  EXPECT_EQ(LrMilestonesMistake("30,60,80", "step", 80),
+            "the last of lr_milestones, 80, must be less than epochs, 80; set more epochs, or earlier "
+            "milestones");
 }
 
 TEST(Nearest, FindsSlips) {

@@ -543,6 +543,36 @@ TEST_F(CurveCommand, FactorsShowWhyItStops) {
   EXPECT_THAT(Run({"curve", "7", "--factors", "--compare", "engine"}), Exits(ExitCode::kUsage));
 }
 
+TEST_F(CurveCommand, FactorsNameTheSlowestNodeOfRunsOnOneNodeEach) {
+  server_.curve = SampleCurveWithFactors();
+  auto& named = *server_.curve.add_node_comparisons();
+  named.set_fingerprint("a1b2c3d4e5f6");
+  named.set_runs(24);
+  named.mutable_slowest()->set_node("n7");
+  named.mutable_slowest()->set_compared(4);
+  named.mutable_slowest()->set_significant(true);
+  SetEstimate(named.mutable_slowest()->mutable_excess(), 0.081, 0.03);
+  const std::string slower =
+      "n7 is significantly slower than the mean of 4 nodes: a sample takes +8.1 [+5.1, +11.1] % more time "
+      "(24 runs "
+      "that used one node each)";
+  EXPECT_THAT(Run({"curve", "7", "--factors"}).out, AllOf(HasSubstr(slower), Not(HasSubstr("made on"))));
+  const auto json = nlohmann::json::parse(Run({"curve", "7", "--factors", "-o", "json"}).out);
+  EXPECT_EQ(json["node_comparisons"][0]["slowest"]["node"], "n7");
+
+  named.mutable_slowest()->set_significant(false);
+  auto& unknown = *server_.curve.add_node_comparisons();
+  unknown.set_fingerprint("ffffffffffff");
+  unknown.set_missing("fewer than two nodes executed more than one run");
+  EXPECT_THAT(
+      Run({"curve", "7", "--factors"}).out,
+      AllOf(Not(HasSubstr("is significantly slower than the mean of")),
+            HasSubstr("none of 4 nodes is significantly slower than their mean (24 runs that used one node "
+                      "each) (made on a1b2c3d)"),
+            HasSubstr("the slowest node is not known: fewer than two nodes executed more than one "
+                      "run (made on fffffff)")));
+}
+
 TEST_F(CurveCommand, ThePictureOfFactorsHasABarForEachPoint) {
   const std::string picture = SvgPlot(SampleCurveWithFactors());
   ExpectWellFormed(picture, dir_);

@@ -104,11 +104,13 @@ TEST(ExpandStudy, FillsInEveryDefaultOfARun) {
   expected.set_learning_rate(0.1);
   expected.set_warmup_start_rate(0.1);
   expected.set_lr_schedule("constant");
+  expected.set_lr_milestones("");
   expected.set_momentum(0.9);
   expected.set_weight_decay(1e-4);
   expected.set_decay_norm(true);
   expected.set_augment(false);
   expected.set_batch_norm("train");
+  expected.set_zero_gamma(false);
   expected.set_warmup_steps(5);
   expected.set_evaluate(true);
   expected.set_checkpoint_every_steps(0);
@@ -152,8 +154,8 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   v1::RunSpec run = Expand(Spec(R"({"study": "s", "fixed": {
       "engine": "custom", "command": ["python3", "train.py"], "model": "vit", "dataset": "mine", "data_dir": "/d",
       "precision": "amp-bf16", "backend": "gloo", "device": "cpu", "ranks": 4, "epochs": 3, "max_steps": 200,
-      "global_batch": 64, "learning_rate": 0.2, "lr_schedule": "cosine", "momentum": 0.8, "weight_decay": 0.001,
-      "decay_norm": false, "augment": true, "batch_norm": "sync", "memory_format": "channels_last",
+      "global_batch": 64, "learning_rate": 0.2, "lr_schedule": "cosine", "lr_milestones": "1,2.5", "momentum": 0.8, "weight_decay": 0.001,
+      "decay_norm": false, "augment": true, "batch_norm": "sync", "zero_gamma": true, "memory_format": "channels_last",
       "bucket_cap_mib": 10, "first_bucket_cap_mib": 2, "accumulation_steps": 4, "find_unused_parameters": true,
       "static_graph": true, "fusion_threshold_mib": 64, "cycle_time_ms": 2.5, "cache_capacity": 10,
       "gradient_compression": "fp16", "autotune": true, "stall_warning_s": 5, "timeline": true,
@@ -178,11 +180,13 @@ TEST(ExpandStudy, TakesEveryKeyIntoTheRun) {
   EXPECT_EQ(run.batch_per_rank(), 16);
   EXPECT_DOUBLE_EQ(run.learning_rate(), 0.1);
   EXPECT_EQ(run.lr_schedule(), "cosine");
+  EXPECT_EQ(run.lr_milestones(), "1,2.5") << "a program of the user's own interprets it";
   EXPECT_DOUBLE_EQ(run.momentum(), 0.8);
   EXPECT_DOUBLE_EQ(run.weight_decay(), 0.001);
   EXPECT_FALSE(run.decay_norm());
   EXPECT_TRUE(run.augment());
   EXPECT_EQ(run.batch_norm(), "sync");
+  EXPECT_TRUE(run.zero_gamma());
   EXPECT_EQ(run.memory_format(), "channels_last");
   EXPECT_EQ(run.bucket_cap_mib(), 10);
   EXPECT_EQ(run.first_bucket_cap_mib(), 2);

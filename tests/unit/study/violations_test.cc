@@ -98,6 +98,41 @@ TEST(StudyViolations, WrongTypes) {
               Only("fixed.command", "command must start with the name of a program"));
 }
 
+TEST(StudyViolations, MilestonesOfTheLearningRate) {
+  const std::string form =
+      "lr_milestones must be a text with epochs greater than 0 in ascending order without spaces, such as "
+      "\"30,60,80\", not ";
+  const std::string step = R"("epochs": 90, "lr_schedule": "step", "lr_milestones": )";
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, )" + step + R"("30,60,80")")).ok());
+  EXPECT_THAT(WrongFixed(step + R"("30, 60, 80")"), Only("fixed.lr_milestones", form + "'30, 60, 80'"));
+  EXPECT_THAT(WrongFixed(step + "[30, 60, 80]"), Only("fixed.lr_milestones", form + "a list"));
+  EXPECT_THAT(WrongFixed(step + "30"), Only("fixed.lr_milestones", form + "30"));
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, )" + step + "\"\"")).ok()) << "the default";
+  EXPECT_THAT(WrongFixed(R"("epochs": 90, "lr_milestones": "30,60,80")"),
+              Only("fixed.lr_milestones",
+                   "lr_milestones is for lr_schedule step, not constant; set lr_schedule: step, or remove "
+                   "lr_milestones"));
+  EXPECT_THAT(WrongFixed(R"("max_steps": 100, "lr_schedule": "step", "lr_milestones": "30,60,80")"),
+              Only("fixed.lr_milestones",
+                   "the last of lr_milestones, 80, must be less than epochs, 1; set more epochs, or earlier "
+                   "milestones"))
+      << "a schedule refers to epochs, of which the default is 1";
+}
+
+TEST(StudyViolations, ZeroGammaWithoutAResNet) {
+  EXPECT_TRUE(ExpandStudy(Small("", R"("ranks": 1, "zero_gamma": true)")).ok());
+  const auto wrong = [](const std::string& model) {
+    return Wrong(Spec(R"({"study": "s", "fixed": {"dataset": "synthetic", "image_size": 64, "ranks": 1,
+                          "zero_gamma": true, "model": ")" +
+                      model + "\"}}"));
+  };
+  for (const char* model : {"vgg16", "mobilenet_v2"}) {
+    EXPECT_THAT(wrong(model),
+                Only("fixed.zero_gamma", absl::StrCat("zero_gamma is for ResNets, not for model ", model,
+                                                      "; remove zero_gamma, or use for example resnet50")));
+  }
+}
+
 TEST(StudyViolations, OutOfRange) {
   EXPECT_THAT(Wrong(Small("", R"("ranks": 0)")), Only("fixed.ranks", "ranks must be at least 1, not 0"));
   EXPECT_THAT(WrongWith(R"("matrix": [{"key": "epochs", "values": [1, -2]}])"),

@@ -85,6 +85,58 @@ INSTANTIATE_TEST_SUITE_P(All, SmallestImage,
                          testing::Values("mobilenet_v2", "alexnet", "inception_v3", "vgg16"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Every other weight must be the same with and without zero_gamma.
+TEST(ZeroGamma, IsTheOnlyDifferenceOfTheInitialWeights) {
+  const std::map<std::string, std::pair<std::string, size_t>> last = {
+      {"resnet8", {"norm2.weight", 3}}, {"resnet18", {"bn2.weight", 8}}, {"resnet50", {"bn3.weight", 16}}};
+  for (const auto& [name, expected] : last) {
+    TrainingSpec spec;
+    spec.model = name;
+    spec.seed = 6;
+    const auto plain = MakeInitialModel(spec, {}, nullptr);
+    spec.zero_gamma = true;
+    const auto zero = MakeInitialModel(spec, {}, nullptr);
+    size_t zeros = 0;
+    for (const auto& item : zero->named_parameters()) {
+      const at::Tensor before = plain->named_parameters()[item.key()];
+      if (item.key().ends_with(expected.first)) {
+        EXPECT_TRUE(before.eq(1).all().item<bool>()) << name << " " << item.key();
+        EXPECT_TRUE(item.value().eq(0).all().item<bool>()) << name << " " << item.key();
+        ++zeros;
+      } else {
+        EXPECT_TRUE(item.value().equal(before)) << name << " " << item.key();
+      }
+    }
+    EXPECT_EQ(zeros, expected.second) << name;
+  }
+}
+
+TEST(ZeroGamma, IsLearnt) {
+  at::manual_seed(6);
+  const auto model = MakeModel("resnet8", 7, {.zero_gamma = true});
+  const at::Tensor images = at::randn({4, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  at::cross_entropy_loss(model->forward(images), at::tensor({0, 6, 5, 1}, at::kLong)).backward();
+  for (const auto& item : model->named_parameters()) {
+    const at::Tensor gradient = item.value().grad();
+    ASSERT_TRUE(gradient.defined()) << item.key();
+    EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << item.key();
+    if (item.key().ends_with("norm2.weight")) {
+      EXPECT_GT(gradient.norm().item<float>(), 0) << item.key();
+    }
+  }
+}
+
+TEST(ZeroGamma, IsRefusedByModelsWithoutIt) {
+  for (const ModelInfo& model : Models()) {
+    EXPECT_EQ(model.zero_gamma, std::string(model.name).starts_with("resnet")) << model.name;
+  }
+  TrainingSpec spec;
+  spec.model = "vgg16";
+  spec.zero_gamma = true;
+  EXPECT_THAT(ErrorOf([&] { MakeInitialModel(spec, {}, nullptr); }),
+              HasSubstr("zero_gamma is for ResNets, not for model \"vgg16\""));
+}
+
 // Returns the deviation of each weight's values divided by that of torchvision's initial weights; 1
 // for uniform ones.
 void ExpectDeviation(const Model& model, const std::string& name, double deviation, double mean = 0) {

@@ -98,6 +98,11 @@ TEST(TrainingSpec, NamesFileFieldAndValueOfWhatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"cycle_time_ms":-1})"), HasSubstr("cycle_time_ms"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not a JSON object"));
   EXPECT_THAT(ErrorOf(R"({"comm_timeout_s":0})"), AllOf(HasSubstr("comm_timeout_s"), HasSubstr("0.1")));
+  EXPECT_THAT(ErrorOf(R"({"lr_schedule":"step","epochs":90,"lr_milestones":"30;60"})"),
+              AllOf(HasSubstr("spec.json: lr_milestones must be a text with epochs"), HasSubstr("'30;60'")));
+  EXPECT_THAT(ErrorOf(R"({"lr_schedule":"step","epochs":60,"lr_milestones":"30,60"})"),
+              HasSubstr("must be less than epochs, 60"));
+  EXPECT_THAT(ErrorOf(R"({"lr_schedule":"cosine","lr_milestones":"0.5"})"), HasSubstr("not cosine"));
 }
 
 TEST(LearningRate, WarmsUpByStepsAndThenStaysConstant) {
@@ -115,6 +120,29 @@ TEST(LearningRate, FallsTenfoldAtOneHalfAndThreeQuarters) {
   EXPECT_DOUBLE_EQ(LearningRate(spec, 19, 10), 1);
   EXPECT_DOUBLE_EQ(LearningRate(spec, 20, 10), 0.1);
   EXPECT_DOUBLE_EQ(LearningRate(spec, 30, 10), 0.01);
+}
+
+// The schedule of Goyal et al. 2017 for ImageNet: five epochs of warm-up, and epochs 30, 60 and 80 of 90.
+TEST(LearningRate, FallsTenfoldAtEachMilestone) {
+  const TrainingSpec spec = ParseTrainingSpec(
+      R"({"learning_rate":3.2,"warmup_start_rate":0.1,"warmup_epochs":5,"epochs":90,"lr_schedule":"step",
+          "lr_milestones":"30,60,80"})",
+      "spec.json");
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 0, 10), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 50, 10), 3.2);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 299, 10), 3.2);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 300, 10), 0.32);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 599, 10), 0.32);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 600, 10), 0.032);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 800, 10), 0.0032);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 899, 10), 0.0032);
+}
+
+TEST(LearningRate, FallsWithinAnEpochToo) {
+  TrainingSpec spec;
+  spec.learning_rate = 1, spec.lr_schedule = "step", spec.epochs = 4, spec.lr_milestones = "2.5";
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 24, 10), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(spec, 25, 10), 0.1);
 }
 
 TEST(LearningRate, FollowsHalfACosineFromTheEndOfWarmUp) {

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/thread_communicator.h"
 #include "tests/unit/trainer/small_model.h"
 #include "worker/trainer/comm/solo_communicator.h"
+#include "worker/trainer/compat.h"
 #include "worker/trainer/data/sampler.h"
 
 namespace scalelab::trainer {
@@ -95,6 +98,31 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"horovod_4", "native/horovod", 4, 1},
                     Case{"horovod_4_in_parts", "native/horovod", 4, 3}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// With amp-fp16, all ranks must skip the steps in which one rank finds a gradient that is not finite.
+TEST(LossScaleCommunicator, IsForEnginesWhoseRanksHaveDifferentGradientsOnly) {
+  const std::pair<const char*, bool> engines[] = {{"native/ddp", false},     {"native/serial", false},
+                                                  {"native/horovod", false}, {"native/none", false},
+                                                  {"native/zero1", true},    {"native/zero2", true},
+                                                  {"native/zero3", true},    {"native/local-sgd", false}};
+  for (const auto& [engine, different] : engines) {
+    const auto models = EqualModels(2);
+    TrainingSpec spec;
+    spec.engine = engine;
+    OnRanks(2, [&, engine = engine, different = different](ThreadCommunicator& rank) {
+      const auto strategy = MakeStrategy(spec, *models[rank.rank()], rank);
+      Communicator* const agreeing = LossScaleCommunicator(*strategy, rank);
+      EXPECT_EQ(agreeing, different ? &rank : nullptr) << engine;
+      if (!SCALELAB_TORCH_AT_LEAST(2, 4)) return;  // scales on a GPU only
+      LossScaler scaler(true, at::kCPU);
+      const at::Tensor parameter = at::ones({3}).set_requires_grad(true);
+      parameter.mutable_grad() = at::full({3}, different && rank.rank() == 0 ? 1.0 : NAN);
+      const int before = rank.all_reduces;
+      EXPECT_EQ(scaler.Unscale({parameter}, agreeing).item<float>(), 1) << engine;
+      EXPECT_EQ(rank.all_reduces - before, different ? 1 : 0) << engine;
+    });
+  }
+}
 
 // A model with a second classifier on the same features as the first.
 class TwoHeaded : public SmallModel {

@@ -40,6 +40,7 @@ class Store:
     def __init__(self, directory, keep, recipe, rank, ranks, sums):
         self.directory, self._keep, self._recipe = directory, keep, recipe
         self._rank, self._ranks, self._sums = rank, ranks, sums
+        self._directory_synced = False  # on rank 0: whether the directory survives a power failure
         self.damaged = 0  # number of damaged checkpoints that load_newest has skipped
 
     def _path(self, step):
@@ -98,7 +99,9 @@ class Store:
 
     def _write_manifest(self, step, sums):
         body = json.dumps({"format": 1, "step": step, "recipe": self._recipe, "ranks": sums}, indent=1).encode() + b"\n"
-        durable.sync_directory(self.directory)
+        # The worker creates the directory of the run before the first attempt, and does not sync it.
+        (durable.sync_directory if self._directory_synced else durable.sync_directories)(self.directory)
+        self._directory_synced = True
         with durable.replace(os.path.join(self._path(step), "manifest.json")) as file:
             file.write(durable.sum_of(body).encode() + b"\n" + body)
 
@@ -199,6 +202,7 @@ class Store:
         self._sums([0.0])  # all ranks have finished
         if self._rank == 0:
             shutil.rmtree(self.directory, ignore_errors=True)
+        self._directory_synced = False
 
 
 def _is_absent(path):

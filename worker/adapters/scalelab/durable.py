@@ -38,6 +38,19 @@ def sync_directory(path):
         os.close(descriptor)
 
 
+def sync_directories(path):
+    """Syncs a directory and those above it in the same file system, as far as this process may read them."""
+    path = os.path.realpath(path)
+    device = os.stat(path).st_dev
+    while os.stat(path).st_dev == device:
+        if os.access(path, os.R_OK):
+            sync_directory(path)
+        parent = os.path.dirname(path)
+        if parent == path:
+            return
+        path = parent
+
+
 def sum_of(data):
     return hashlib.sha256(data).hexdigest()
 

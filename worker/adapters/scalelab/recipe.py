@@ -15,7 +15,7 @@ from .augment import draw_crops, fill_batch  # noqa: F401
 from .data import Data, load_data  # noqa: F401
 from .errors import RunError
 from .safetensors import parse_safetensors, read_safetensors, write_safetensors  # noqa: F401
-from .spec import Spec  # noqa: F401
+from .spec import Spec, parse_lr_milestones  # noqa: F401
 
 
 class Sampler:
@@ -108,13 +108,17 @@ def learning_rate(spec, step, steps_per_epoch):
     """Returns the learning rate of `step`, counted from 0 over the whole run, like worker/trainer/optim/schedule.cc.
 
     During warmup_epochs, the rate increases linearly from warmup_start_rate to learning_rate (Goyal et al. 2017, section 2.2).
-    After that it follows lr_schedule.
+    After that it follows lr_schedule. Schedule "step" divides the rate by 10 at each of lr_milestones.
     """
     epoch, end = step / steps_per_epoch, float(spec.epochs)
     if epoch < spec.warmup_epochs:
         return spec.warmup_start_rate + (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs
     if spec.lr_schedule == "step":
-        return spec.learning_rate * (1.0 if epoch < end / 2 else 0.1 if epoch < end * 3 / 4 else 0.01)
+        milestones = parse_lr_milestones(spec.lr_milestones) or [end / 2, end * 3 / 4]
+        divisor = 1.0
+        for milestone in milestones:
+            divisor *= 1 if epoch < milestone else 10
+        return spec.learning_rate * (1 / divisor)
     if spec.lr_schedule == "cosine":
         done = min(1.0, (epoch - spec.warmup_epochs) / max(1e-9, end - spec.warmup_epochs))
         return spec.learning_rate * 0.5 * (1 + math.cos(math.pi * done))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 
 from .errors import RunError
 
@@ -61,6 +62,7 @@ class Spec:
             if value is not None and value != "":
                 setattr(spec, parameter["name"], _convert(value, parameter, source))
         spec._complete_batches(source)
+        spec._check_lr_milestones(source)
         return spec
 
     def set_variables(self, **variables):
@@ -80,6 +82,28 @@ class Spec:
                 f"({self.batch_per_rank}), it is {self.global_batch}",
                 "configuration",
             )
+
+    def _check_lr_milestones(self, source):
+        """Checks the same rules as catalog/lr_milestones.cc."""
+        milestones = parse_lr_milestones(self.lr_milestones)
+        if milestones is None:
+            what = 'must be a text with epochs greater than 0 in ascending order without spaces, such as "30,60,80"'
+        elif milestones and self.lr_schedule != "step":
+            what = f'needs lr_schedule "step", not "{self.lr_schedule}"'
+        elif milestones and milestones[-1] >= self.epochs:
+            what = f"must end below the number of epochs, which is {self.epochs}"
+        else:
+            return
+        raise RunError(f'{source}: field "lr_milestones" {what}; it is "{self.lr_milestones[:60]}"', "configuration")
+
+
+def parse_lr_milestones(text):
+    """Returns the epochs of a text such as "30,60,80"; [] for an empty text, and None if it has another form."""
+    words = text.split(",") if text else []
+    if not all(re.fullmatch(r"[0-9]+(\.[0-9]+)?", word) for word in words):
+        return None
+    epochs = [float(word) for word in words]
+    return epochs if all(a < b for a, b in zip([0.0] + epochs, epochs)) else None
 
 
 def _convert(value, parameter, source):

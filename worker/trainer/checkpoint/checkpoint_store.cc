@@ -186,7 +186,9 @@ std::optional<int64_t> CheckpointStore::Save(int64_t step, const NamedTensors& s
                                     {"files", files}}
                                    .dump(1) +
                                "\n";
-      SyncDirectory(directory_);
+      // The worker creates the directory of the run before the first attempt, and does not sync it.
+      directory_synced_ ? SyncDirectory(directory_) : SyncDirectories(directory_);
+      directory_synced_ = true;
       WriteDurably(path + kManifest, [&](std::ostream& out) { out << SumOf(body).sum << '\n' << body; });
     });
   }
@@ -285,6 +287,7 @@ void CheckpointStore::RemoveAll() {
   communicator_.Barrier();
   std::error_code ignored;
   if (communicator_.rank() == 0) fs::remove_all(directory_, ignored);
+  directory_synced_ = false;
 }
 
 }  // namespace scalelab::trainer

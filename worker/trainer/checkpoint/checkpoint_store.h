@@ -44,9 +44,9 @@ class CheckpointStore {
   std::optional<int64_t> Save(int64_t step, const NamedTensors& shared, const NamedTensors& mine);
 
   // Returns the newest checkpoint that is complete and undamaged, or nothing if there is none. Reports
-  // damaged checkpoints on standard error and tries the next older one. A checkpoint is damaged if a file is missing, has
-  // changed, or cannot be parsed. Throws TrainerError if a checkpoint belongs to a run that trains something else, or
-  // cannot be read for another reason. Collective.
+  // damaged checkpoints on standard error and tries the next older one. A checkpoint is damaged if a file is
+  // missing, has changed, or cannot be parsed. Throws TrainerError if a checkpoint belongs to a run that
+  // trains something else, or cannot be read for another reason. Collective.
   std::optional<Checkpoint> LoadNewest();
   // Returns the number of damaged checkpoints that LoadNewest has found.
   int64_t damaged() const { return damaged_; }
@@ -68,6 +68,7 @@ class CheckpointStore {
   const std::string recipe_;  // JSON
   Communicator& communicator_;
   int64_t damaged_ = 0;
+  bool directory_synced_ = false;  // on rank 0: whether directory_ survives a power failure
 };
 
 // Returns the tensor `name` of a checkpoint. Throws TrainerError if there is none.

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <streambuf>
+#include <system_error>
 #include <vector>
 
 #include "worker/trainer/errors.h"
@@ -188,6 +190,20 @@ void SyncDirectory(const std::string& path) {
   // Some file systems cannot sync directories, and have no cache of names to lose.
   if (directory.get() >= 0 && errno == EINVAL) return;
   FailToWrite(path, errno);
+}
+
+void SyncDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path directory = std::filesystem::canonical(path, error);
+  if (error) FailToWrite(path, error.value());
+  struct stat first {
+  }, now{};
+  if (stat(directory.c_str(), &first) != 0) FailToWrite(path, errno);
+  while (stat(directory.c_str(), &now) == 0 && now.st_dev == first.st_dev) {
+    if (access(directory.c_str(), R_OK) == 0) SyncDirectory(directory);
+    if (!directory.has_relative_path()) return;
+    directory = directory.parent_path();
+  }
 }
 
 }  // namespace scalelab::trainer

@@ -42,11 +42,14 @@ FileSum SumOf(std::string_view bytes);
 // after an exception.
 FileSum WriteDurably(const std::string& path, const std::function<void(std::ostream&)>& write);
 
-// Returns the whole file. Throws TrainerError that names the path: kData if there is no such file, kOther if it cannot
-// be read.
+// Returns the whole file. Throws TrainerError that names the path: kData if there is no such file, kOther if
+// it cannot be read.
 std::string ReadWhole(const std::string& path);
 
 // Syncs a directory, so that new names in it survive a power failure. Throws TrainerError.
 void SyncDirectory(const std::string& path);
+// Syncs a directory and those above it in the same file system, so that a new directory survives a power failure
+// even if its parents are new too. Skips directories that this account may not read. Throws TrainerError.
+void SyncDirectories(const std::string& path);
 
 }  // namespace scalelab::trainer

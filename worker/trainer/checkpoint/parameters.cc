@@ -38,8 +38,13 @@ std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageSha
                        smallest + " pixels, not " + side + " x " + side + ": set image_size to " + smallest +
                        " or more");
   }
+  if (spec.zero_gamma && info != nullptr && !info->zero_gamma) {
+    throw TrainerError("zero_gamma is for ResNets, not for model \"" + spec.model +
+                       "\": set zero_gamma to false, or use for example resnet50");
+  }
   at::manual_seed(static_cast<uint64_t>(spec.seed));
-  return MakeModel(spec.model, shape.classes, {ParseBatchNormMode(spec.batch_norm), communicator});
+  return MakeModel(spec.model, shape.classes,
+                   {ParseBatchNormMode(spec.batch_norm), communicator, spec.zero_gamma});
 }
 
 NamedTensors ParametersAndBuffers(const Model& model) {

@@ -14,9 +14,10 @@ namespace scalelab::trainer {
 class Communicator;
 class Model;
 
-// Makes the model that every rank starts with. The weights depend on spec.seed only; they are contiguous and
-// on the CPU. `communicator` is used by batch_norm "sync" and may be null if the model will not train. Seeds
-// Torch's default generator. Throws TrainerError for images that are too small for the model.
+// Makes the model that every rank starts with. For a given model, the weights depend on spec.seed and
+// spec.zero_gamma only; they are contiguous and on the CPU. `communicator` is used by batch_norm "sync" and
+// may be null if the model will not train. Seeds Torch's default generator. Throws TrainerError for images
+// that are too small for the model, and if the model does not have zero_gamma.
 std::shared_ptr<Model> MakeInitialModel(const TrainingSpec& spec, const ImageShape& shape,
                                         Communicator* communicator);
 

@@ -32,8 +32,8 @@ class Checkpoints {
   double Begin(double useful_seconds);
 
   // Returns whether all ranks must write a checkpoint now, after `steps` steps of the run, because one is due
-  // or a rank has received a signal. Collective. Call it after each step except the last, and not where a
-  // strategy cannot write a checkpoint.
+  // or a rank has received a signal. Collective. Call it after each step except the last one of the run.
+  // After the last step of an epoch, call it when Strategy::EndEpoch and the evaluation have ended.
   bool Due(int64_t steps);
   // Writes a checkpoint and reports it. Collective.
   void Save(int64_t steps, const NamedTensors& shared, const NamedTensors& mine);
@@ -48,8 +48,9 @@ class Checkpoints {
   int64_t damaged() const { return store_ == nullptr ? 0 : store_->damaged(); }
 
  private:
-  // The ranks exchange their signals and timers at about this interval. It is much shorter than the time that a scheduler
-  // allows after a signal, and much longer than the all-reduce of three numbers that the exchange takes.
+  // The ranks exchange their signals and timers at about this interval. It is much shorter than the time that
+  // a scheduler allows after a signal, and much longer than the all-reduce of three numbers that the exchange
+  // takes.
   static constexpr double kAgreementSeconds = 0.25;
 
   bool Agree(int64_t steps);

@@ -19,7 +19,8 @@ struct Evaluation {
 Evaluation Evaluate(Model& model, const ImageSet& set, Precision precision, at::Device device,
                     at::MemoryFormat format, Communicator& communicator);
 
-// Returns the mean cross-entropy of `logits` [rows, classes]; `labels` has one element for each row, in any shape.
+// Returns the mean cross-entropy of `logits` [rows, classes]; `labels` has one element for each row, in any
+// shape.
 at::Tensor MeanLoss(const at::Tensor& logits, const at::Tensor& labels);
 
 // Returns the number of rows of `logits` whose largest element is at their label, as a tensor

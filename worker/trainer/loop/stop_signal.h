@@ -3,11 +3,13 @@
 
 namespace scalelab::trainer {
 
-// While an object exists, the two signals are recorded and do not end the process. At most one object exists at a time.
+// While an object exists, the two signals are recorded and do not end the process. At most one object exists
+// at a time.
 class StopSignal {
  public:
   StopSignal();
-  // Ignores the two signals from now on: training has ended, and the process is about to exit with its status.
+  // Ignores the two signals from now on: training has ended, and the process is about to exit with its
+  // status.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

@@ -7,8 +7,8 @@
 
 namespace scalelab::trainer {
 
-// Seeds Torch's generators with (spec.seed, rank). Models draw from them while they train (dropout):
-// different numbers on each rank, the same numbers in each repetition.
+// Seeds Torch's generators with (spec.seed, rank). Models draw from them while they train (dropout), so the
+// random numbers differ between ranks, and are the same in all trainings with the same seed.
 void SeedRank(const TrainingSpec& spec, int rank);
 
 // Trains. All ranks of the communicator call this with the same specification, each with its own device.

@@ -28,6 +28,12 @@ std::vector<at::Tensor> PartsOf(const at::Tensor& rows, int64_t most) {
 
 }  // namespace
 
+Communicator* LossScaleCommunicator(const Strategy& strategy, Communicator& communicator) {
+  // Equal gradients have the same values that are not finite.
+  const bool equal = strategy.stored() == Strategy::Stored::kOnce;
+  return communicator.size() > 1 && strategy.averages_gradients() && !equal ? &communicator : nullptr;
+}
+
 // The interface of a step that the strategy uses.
 class TrainStep::Task : public StepTask {
  public:
@@ -39,6 +45,7 @@ class TrainStep::Task : public StepTask {
         images_(PartsOf(batch.images, most_parts_)),
         labels_(PartsOf(batch.labels, most_parts_)),
         together_(owner.communicator_.size() > 1 && owner.strategy_.averages_gradients()),
+        agreeing_(LossScaleCommunicator(owner.strategy_, owner.communicator_)),
         rank_square_(owner.unknown_),
         mean_square_(owner.unknown_),
         kept_(images_.size()) {}
@@ -87,7 +94,8 @@ class TrainStep::Task : public StepTask {
   StepRecord& record_;
   const int64_t samples_, most_parts_;
   const std::vector<at::Tensor> images_, labels_;
-  const bool together_;  // gradients are averaged over ranks, which therefore skip the same steps
+  const bool together_;           // gradients are averaged over ranks, which therefore skip the same steps
+  Communicator* const agreeing_;  // see LossScaleCommunicator
   std::vector<at::Tensor> logits_, losses_;
   at::Tensor rank_square_, mean_square_;
   std::vector<int64_t> kept_;  // by micro-batch: the bytes that forward has kept for its backward
@@ -148,10 +156,7 @@ void TrainStep::Task::Update() {
     rank_square_ = rank_square_ / squared_scale;
     mean_square_ = mean_square_ / squared_scale;
   }
-  // If gradients are equal on all ranks, each rank finds the same infinite gradients without communication.
-  const bool equal = owner_.strategy_.stored() == Strategy::Stored::kOnce;
-  owner_.optimizer_.Apply(
-      scaler.Unscale(owner_.trained_, together_ && !equal ? &owner_.communicator_ : nullptr));
+  owner_.optimizer_.Apply(scaler.Unscale(owner_.trained_, agreeing_));
   record_.marks.Mark(&StepTimes::optimizer);
 }
 

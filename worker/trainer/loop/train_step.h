@@ -19,10 +19,14 @@ namespace scalelab::trainer {
 class Model;
 class WeightCopies;
 
-// Prepares a step for the strategy, which runs forward, backward, synchronisation and the optimizer, and computes the
-// numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`, a step is
-// recorded after some ordinary ones and replayed from then on. If a step cannot be recorded, the reason is written
-// to standard error and steps run as usual.
+// Returns the communicator over which ranks must agree whether a gradient of the next step is not finite.
+// Returns null if no communication is needed: all ranks have the same gradients, or do not average them.
+Communicator* LossScaleCommunicator(const Strategy& strategy, Communicator& communicator);
+
+// Prepares a step for the strategy, which runs forward, backward, synchronisation and the optimizer, and
+// computes the numbers of the step's event. On a GPU the host never waits for the device. With `cuda_graph`,
+// a step is recorded after some ordinary ones and replayed from then on. If a step cannot be recorded, the
+// reason is written to standard error and steps run as usual.
 class TrainStep {
  public:
   // All references must outlive the object.
@@ -34,11 +38,12 @@ class TrainStep {
   // batch must be empty, and the numbers of the record are not set. Collective.
   void Run(const Batch& batch, double rate, StepRecord& record);
 
-  // Appends the memory of parameters, gradients and optimizer of this rank, as measured and by the formula of the engine, and that
-  // of activations, if they were measured. Must be called after Strategy::EndEpoch.
+  // Appends the memory of parameters, gradients and optimizer of this rank, as measured and by the formula of
+  // the engine, and that of activations, if they were measured. Must be called after Strategy::EndEpoch.
   void AppendMemory(std::vector<Metric>& metrics) const;
 
-  // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them restores a state.
+  // Returns the tensors of the optimizer and of the loss scale that a step changes; writing into them
+  // restores a state.
   NamedTensors State() const;
 
  private:
@@ -71,7 +76,8 @@ class TrainStep {
   const at::Tensor unknown_;  // the value of numbers that are not known
 
   int64_t steps_ = 0;
-  // The largest sum of the bytes that forward has kept for backward of micro-batches, in the step in which this is measured.
+  // The largest sum of the bytes that forward has kept for backward of micro-batches, in the step in which
+  // this is measured.
   int64_t activations_ = 0;
   std::unique_ptr<StepGraph> graph_;  // the recorded step; input_ and left_ are its input and its record
   Batch input_;

@@ -3,7 +3,8 @@
 
 namespace scalelab::trainer {
 
-// Runs one rank and ends the process with the exit status of the program. With a sanitizer it returns the status instead.
+// Runs one rank and ends the process with the exit status of the program. With a sanitizer it returns the
+// status instead.
 int TrainerMain(int argc, char** argv);
 
 }  // namespace scalelab::trainer

@@ -27,6 +27,11 @@ at::Tensor BatchNorm::ForwardAddRelu(const at::Tensor& x, const at::Tensor& resi
   return Apply(x, residual, true);
 }
 
+void BatchNorm::ApplyZeroGamma() {
+  const at::NoGradGuard no_grad;
+  if (options_.zero_gamma) state_.weight.zero_();
+}
+
 at::Tensor BatchNorm::Apply(const at::Tensor& x, const at::Tensor& residual, bool relu) {
   const bool batch_statistics = is_training() && options_.mode != BatchNormMode::kEval;
   const bool sync = batch_statistics && options_.mode == BatchNormMode::kSync;

@@ -19,6 +19,7 @@ enum class BatchNormMode {
 struct BatchNormOptions {
   BatchNormMode mode = BatchNormMode::kTrain;
   Communicator* communicator = nullptr;  // for kSync; must outlive the model
+  bool zero_gamma = false;               // the last normalization of each residual block starts with weight 0
 };
 
 BatchNormMode ParseBatchNormMode(const std::string& name);
@@ -32,6 +33,9 @@ class BatchNorm : public torch::nn::Module {
   at::Tensor ForwardRelu(const at::Tensor& x);
   // Returns relu(forward(x) + residual).
   at::Tensor ForwardAddRelu(const at::Tensor& x, const at::Tensor& residual);
+
+  // Sets the weight to 0 with option zero_gamma. For the last normalization of a residual block.
+  void ApplyZeroGamma();
 
  private:
   at::Tensor Apply(const at::Tensor& x, const at::Tensor& residual, bool relu);

@@ -20,6 +20,7 @@ ResidualBlock::ResidualBlock(int64_t in, int64_t out, int64_t stride, const Batc
   norm1_ = register_module("norm1", std::make_shared<BatchNorm>(out, batch_norm));
   conv2_ = register_module("conv2", Convolution3x3(out, out, 1));
   norm2_ = register_module("norm2", std::make_shared<BatchNorm>(out, batch_norm));
+  norm2_->ApplyZeroGamma();
 }
 
 at::Tensor ResidualBlock::forward(const at::Tensor& x) {

@@ -28,7 +28,8 @@ class ResidualBlock : public torch::nn::Module {
 
 // Depth 6n + 2: a convolution, three stages of n blocks with 16, 32 and 64 channels, the mean over each
 // channel, a linear layer. Convolutions have no bias. Initial weights follow He et al. 2015b (normal,
-// variance 2 / fan-in); the linear layer's bias is zero.
+// variance 2 / fan-in); the linear layer's bias is zero. With option zero_gamma, the last normalization of
+// each block starts with weight 0.
 class ResNetCifar : public DivisibleModel {
  public:
   ResNetCifar(int depth, int classes, const BatchNormOptions& batch_norm);

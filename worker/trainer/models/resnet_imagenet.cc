@@ -40,6 +40,7 @@ ImageNetBlock::ImageNetBlock(int64_t in, int64_t width, int64_t stride, bool bot
     Add(in, width, 3, stride, batch_norm);
     Add(width, out, 3, 1, batch_norm);
   }
+  norms_.back()->ApplyZeroGamma();
   if (in != out || stride != 1) {
     shortcut_conv_ = Convolution(in, out, 1, stride);
     shortcut_norm_ = std::make_shared<BatchNorm>(out, batch_norm);

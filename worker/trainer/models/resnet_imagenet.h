@@ -39,8 +39,8 @@ class ImageNetBlock : public torch::nn::Module {
 // A 7 x 7 convolution with stride 2, maximum over 3 x 3 with stride 2, four stages of blocks, the mean over
 // each channel, a linear layer. All stages but the first halve the image. Images may have any size.
 // Convolutions have no bias; their initial weights are normal with variance 2 / fan-out (He et al. 2015b).
-// Every normalization starts with weight 1, even the last one of a block; the linear layer starts with
-// Torch's default weights.
+// Every normalization starts with weight 1, except the last one of a block with option zero_gamma; the linear
+// layer starts with Torch's default weights.
 class ResNetImageNet : public DivisibleModel {
  public:
   ResNetImageNet(int depth, int classes, const BatchNormOptions& batch_norm);

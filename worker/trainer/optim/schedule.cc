@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
+
+#include "catalog/lr_milestones.h"
 
 namespace scalelab::trainer {
 
@@ -14,7 +17,11 @@ double LearningRate(const TrainingSpec& spec, int64_t step, int64_t steps_per_ep
            (spec.learning_rate - spec.warmup_start_rate) * epoch / spec.warmup_epochs;
   }
   if (spec.lr_schedule == "step") {
-    return spec.learning_rate * (epoch < end / 2 ? 1.0 : epoch < end * 3 / 4 ? 0.1 : 0.01);
+    std::vector<double> milestones = ParseLrMilestones(spec.lr_milestones).value();
+    if (milestones.empty()) milestones = {end / 2, end * 3 / 4};
+    double divisor = 1;
+    for (double milestone : milestones) divisor *= epoch < milestone ? 1 : 10;
+    return spec.learning_rate * (1 / divisor);
   }
   if (spec.lr_schedule == "cosine") {
     const double done =

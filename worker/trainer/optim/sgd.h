@@ -33,8 +33,9 @@ class Sgd {
     SetRate(rate);
     Apply();
   }
-  // Makes fused steps write copies of the new parameters, rounded to the type of the copy. copy_of(parameter) returns an undefined
-  // tensor if the parameter has no copy. All copies have one type, float16 or bfloat16, and the strides of their parameters.
+  // Makes fused steps write copies of the new parameters, rounded to the type of the copy. copy_of(parameter)
+  // returns an undefined tensor if the parameter has no copy. All copies have one type, float16 or bfloat16,
+  // and the strides of their parameters.
   void WriteCopies(const std::function<at::Tensor(const at::Tensor&)>& copy_of);
 
   // The two halves of a step. The second may be recorded into a CUDA graph, because the rate of a fused step
@@ -43,8 +44,8 @@ class Sgd {
   void SetRate(double rate);
   void Apply(const at::Tensor& left_out = {});
 
-  // Returns the tensors that steps change besides the parameters; writing into them restores a state. The name of each ends in
-  // the position of its parameter among those that need a gradient.
+  // Returns the tensors that steps change besides the parameters; writing into them restores a state. The
+  // name of each ends in the position of its parameter among those that need a gradient.
   NamedTensors State() const;
 
  private:

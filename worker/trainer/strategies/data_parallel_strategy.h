@@ -28,7 +28,8 @@ struct DataParallelOptions {
 // random numbers of its own for dropout, and State contains the state of their generators.
 class DataParallelStrategy : public Strategy {
  public:
-  // `replicas` are further models of the same kind, one for each device but the first; their parameters are overwritten.
+  // `replicas` are further models of the same kind, one for each device but the first; their parameters are
+  // overwritten.
   DataParallelStrategy(Model& model, std::vector<std::shared_ptr<Model>> replicas,
                        const DataParallelOptions& options);
   ~DataParallelStrategy() override;
@@ -52,8 +53,8 @@ class DataParallelStrategy : public Strategy {
  private:
   class Threads;
 
-  // Makes generators_ if they do not exist. Called before their first use and not earlier, because their seeds
-  // follow that of replica 0, which the training loop sets after LoadState.
+  // Makes generators_ if they do not exist. Called before their first use and not earlier, because their
+  // seeds follow that of replica 0, which the training loop sets after LoadState.
   void SeedReplicas();
   // Copies the parameters and buffers of replica 0 to the other replicas.
   void Replicate();

@@ -28,11 +28,11 @@ struct BucketMemory {
 // All ranks follow a plan: the order in which operations use blocks and reductions of gradients start.
 // Therefore they start the same collective operations in the same order, even if some ranks use fewer
 // parameters in a step or have no samples for a pass. In the first pass, rank 0 makes the plan. It sends each
-// item before it executes the item, and blocks are not gathered in advance. The other ranks receive items where an
-// operation uses a block and at the end of a phase, so rank 0 sends items only there: the model itself may communicate
-// between these points, as synchronous batch normalization does. When rank 0 has ended forward or
-// backward of this pass, the other ranks request the blocks that they still need. Blocks that are not in the
-// plan are gathered at the beginning of each step.
+// item before it executes the item, and blocks are not gathered in advance. The other ranks receive items
+// where an operation uses a block and at the end of a phase, so rank 0 sends items only there: the model
+// itself may communicate between these points, as synchronous batch normalization does. When rank 0 has ended
+// forward or backward of this pass, the other ranks request the blocks that they still need. Blocks that are
+// not in the plan are gathered at the beginning of each step.
 class GatheredParameters {
  public:
   // `reduce` must start the next reduction of gradients, even if some of the gradients have not arrived.

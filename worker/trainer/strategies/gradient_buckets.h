@@ -38,10 +38,11 @@ struct GradientBucket {
   std::vector<int> parameters;
   at::Tensor flat;
   std::vector<at::Tensor> views;
-  at::Tensor tail;  // `tail_elements` further elements of `flat`
+  at::Tensor tail;  // the last elements of `flat`, which belong to no parameter
   int missing = 0;  // number of gradients of the current pass that have not arrived
 };
 
+// Makes a bucket of zeros, whose tail has `tail_elements` elements.
 GradientBucket MakeBucket(const std::vector<at::Tensor>& parameters, const std::vector<int>& indices,
                           int64_t tail_elements);
 

@@ -37,7 +37,8 @@ class GradientReducer {
   virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/, at::Device /*device*/) {}
   // Returns why steps cannot be recorded into a CUDA graph; "" if they can.
   virtual std::string WhyNotRecorded() const { return ""; }
-  // Returns the bytes of the parts of gradients that were left out, which this rank keeps until the next step.
+  // Returns the bytes of the parts of gradients that were left out, which this rank keeps until the next
+  // step.
   virtual double ErrorBytes() const { return 0; }
   // Returns ErrorBytes by the formula: the size of those of `parameters` whose gradients are compressed.
   virtual double ErrorBytesByFormula(const std::vector<at::Tensor>& /*parameters*/) const { return 0; }

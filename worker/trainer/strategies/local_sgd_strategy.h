@@ -10,9 +10,9 @@
 namespace scalelab::trainer {
 
 struct LocalSgdOptions {
-  int64_t steps = 8;  // number of steps between two averages
-  int64_t start_step =
-      0;  // first steps, which average gradients (post-local SGD, Lin et al. 2020, arXiv 1808.07217)
+  int64_t steps = 8;  // number of steps from one average to the next
+  // Number of first steps, which average gradients (post-local SGD, Lin et al. 2020, arXiv 1808.07217).
+  int64_t start_step = 0;
   double slow_momentum = 0;
 };
 
@@ -41,7 +41,8 @@ class LocalSgdStrategy : public Strategy {
   // the first steps.
   NamedTensors State() override;
   void LoadState(const std::vector<NamedTensors>& of_ranks) override;
-  // Slow momentum keeps the parameters after the last average and a momentum of their averages, like an optimizer.
+  // Slow momentum keeps the parameters after the last average and a momentum of their averages, like an
+  // optimizer.
   ModelMemory Memory(const ModelMemory& found) const override;
   ModelMemory MemoryByFormula(double parameters) const override;
   void AppendMetrics(std::vector<Metric>& metrics) const override;

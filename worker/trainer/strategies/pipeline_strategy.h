@@ -93,8 +93,8 @@ class PipelineStrategy : public Strategy {
   std::vector<at::Tensor> parameters_;  // of this stage
   std::unique_ptr<GroupGradients> gradients_;
   std::vector<Tied> tied_;
-  std::vector<at::Tensor> inputs_,
-      outputs_;  // by part, until its backward pass; on the last stage, the loss
+  // By part, until its backward pass. The output of the last stage is the loss.
+  std::vector<at::Tensor> inputs_, outputs_;
   pipeline::IdleTime idle_;
 };
 

@@ -47,7 +47,8 @@ struct DataSlice {
 struct ModelMemory {
   double parameters = 0, gradients = 0, optimizer = 0;
 };
-// Returns the size of the memory of tensors. Memory that several tensors share counts once, and undefined tensors count as 0.
+// Returns the size of the memory of tensors. Memory that several tensors share counts once, and undefined
+// tensors count as 0.
 double BytesOf(const std::vector<at::Tensor>& tensors);
 
 class Strategy;
@@ -76,8 +77,8 @@ class StepTask {
   virtual at::Tensor Run(int64_t /*part*/, const std::function<at::Tensor()>& /*stage*/, bool /*last*/) {
     throw std::logic_error("Run is missing");
   }
-  // Reports that backward of a micro-batch has ended, on which Run has run a stage. Until then, the memory that forward has kept
-  // for backward counts as the memory of activations.
+  // Reports that backward of a micro-batch has ended. A strategy that calls Run must call it. Until then, the
+  // memory that forward has kept for backward counts as memory of activations.
   virtual void BackwardEnded(int64_t /*part*/) {}
   // Records the measurements of the step. The strategy calls it after the communication of gradients
   // and before Update.
@@ -141,8 +142,8 @@ class Strategy {
   // Returns whether the next step averages gradients over the ranks.
   virtual bool averages_gradients() const { return true; }
 
-  // Returns whether, from the first step to the last, nothing but the optimizer changes the model's parameters, and Trained returns
-  // all of them.
+  // Returns whether, from the first step to the last, nothing but the optimizer changes the model's
+  // parameters, and Trained returns all of them.
   virtual bool only_optimizer_changes_parameters() const { return false; }
 
   // Returns why a Step like the last one cannot be recorded into a CUDA graph; "" if it can.
@@ -180,10 +181,12 @@ class Strategy {
   // Called once before the first step. Collective.
   virtual void LoadState(const std::vector<NamedTensors>& /*of_ranks*/) {}
 
-  // Returns the memory of this rank. `found` is the memory of the model's parameters, of the gradients of these and of Trained, and
-  // of the optimizer's tensors. A strategy replaces what it does not keep from step to step or keeps elsewhere.
+  // Returns the memory of this rank. `found` is the memory of the model's parameters, of the gradients of
+  // these and of Trained, and of the optimizer's tensors. A strategy replaces what it does not keep from step
+  // to step or keeps elsewhere.
   virtual ModelMemory Memory(const ModelMemory& found) const { return found; }
-  // Returns Memory by the formula of the engine, without padding. `parameters` is the size of all parameters of the model.
+  // Returns Memory by the formula of the engine, without padding. `parameters` is the size of all parameters
+  // of the model.
   virtual ModelMemory MemoryByFormula(double parameters) const {
     return {parameters, parameters, parameters};
   }
@@ -192,7 +195,8 @@ class Strategy {
   virtual void AppendMetrics(std::vector<Metric>&) const {}
 };
 
-// A strategy whose steps end with the same gradients on all ranks. Then each rank updates the whole model.
+// A strategy in which each rank updates the whole model. Its steps end with the same gradients on all ranks,
+// except those of native/none, which does not communicate.
 class GradientStrategy : public Strategy {
  public:
   explicit GradientStrategy(Model& model) : model_(model) {}
@@ -206,9 +210,10 @@ class GradientStrategy : public Strategy {
   virtual void Accumulate(const at::Tensor& loss) = 0;
 
   // Adds the gradients of `loss`. Afterwards grad() is the mean over the ranks of the accumulated gradients,
-  // equal on all ranks bit for bit. If a parameter has a gradient on some ranks only, the gradient counts as
-  // zero on the other ranks. A parameter without a gradient on any rank has no grad(). Gradients of the
-  // previous step are discarded. Collective. Must be called once in each step.
+  // equal on all ranks bit for bit; with native/none it is the gradient of this rank. If a parameter has a
+  // gradient on some ranks only, the gradient counts as zero on the other ranks. A parameter without a
+  // gradient on any rank has no grad(). Gradients of the previous step are discarded. Collective. Must be
+  // called once in each step.
   virtual BackwardCost Backward(const at::Tensor& loss) = 0;
 
  protected:

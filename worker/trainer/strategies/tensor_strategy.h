@@ -10,12 +10,13 @@
 
 namespace scalelab::trainer {
 
-// Rank r has part r % n of group r / n, where n is the number of ranks that divide a model. The ranks of a group train on the same
-// samples, and communicate within forward and backward of each divided layer (LayerRanks). After backward, ranks with equal parts
-// average their gradients over the groups. Gradients of parameters that are not divided are equal in a group without communication.
+// Rank r has part r % n of group r / n, where n is the number of ranks that divide a model. The ranks of a
+// group train on the same samples, and communicate within forward and backward of each divided layer
+// (LayerRanks). After backward, ranks with equal parts average their gradients over the groups. Gradients of
+// parameters that are not divided are equal in a group without communication.
 //
-// Between Step and EndEpoch, the model's parameters are the parts of this rank. EndEpoch gathers them, so that the whole model can
-// be evaluated and written, and the next Step divides them again.
+// Between Step and EndEpoch, the model's parameters are the parts of this rank. EndEpoch gathers them, so
+// that the whole model can be evaluated and written, and the next Step divides them again.
 class TensorStrategy : public Strategy {
  public:
   // `ranks` is the number of ranks that divide the model; 0 means all ranks. Throws TrainerError if the model

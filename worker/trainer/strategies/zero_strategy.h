@@ -31,12 +31,12 @@ struct ZeroOptions {
 // The optimizer updates this part, and an all-gather distributes the result.
 //
 // Stage 1 accumulates gradients of the whole model, and reduces them once in each step. If gradients are
-// compressed, a GradientReducer averages the whole bucket, and the rank uses its own part of the mean: a matrix
-// is compressed as a whole, so a reduce-scatter is not possible.
+// compressed, a GradientReducer averages the whole bucket, and the rank uses its own part of the mean: a
+// matrix is compressed as a whole, so a reduce-scatter is not possible.
 //
 // Stage 2 reduces after every micro-batch and accumulates only the rank's own part. It frees the memory of a
-// bucket's gradients as soon as they are reduced. In addition to incomplete buckets, at most kInFlight buckets
-// have such memory at a time.
+// bucket's gradients as soon as they are reduced. In addition to incomplete buckets, at most kInFlight
+// buckets have such memory at a time.
 //
 // Stage 3 is stage 2 with GatheredParameters. From EndEpoch to the next step, each rank has all parameters.
 class ZeroStrategy : public Strategy {
@@ -100,7 +100,8 @@ class ZeroStrategy : public Strategy {
   // Starts to average the gradients of a bucket with the reducer.
   std::unique_ptr<Work> StartReducer(const Bucket& bucket);
   void FinishReduction();
-  // Agrees with the other ranks on the parameters without a gradient, and returns the squared norm of the mean.
+  // Agrees with the other ranks on the parameters without a gradient, and returns the squared norm of the
+  // mean.
   at::Tensor AgreeOnUnused();
   void GatherParameters();
 

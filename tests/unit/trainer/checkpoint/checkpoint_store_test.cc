@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,6 +13,16 @@
 #include "worker/trainer/checkpoint/durable_file.h"
 #include "worker/trainer/comm/solo_communicator.h"
 #include "worker/trainer/errors.h"
+
+// If set, receives the paths of the files and directories that are synced, in order.
+static std::vector<std::string>* synced_paths = nullptr;
+
+// Replaces the function of the C library in this program.
+extern "C" int fsync(int fd) {
+  if (synced_paths != nullptr)
+    synced_paths->push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace scalelab::trainer {
 namespace {
@@ -49,10 +61,13 @@ class CheckpointStoreTest : public testing::Test {
     EXPECT_EQ(loaded->of_ranks.at(0).at(0).second[0].item<int64_t>(), loaded->step);
     return loaded->step;
   }
-  std::string Path(int64_t step, const std::string& file) const {
+  static std::string NameOf(int64_t step) {
     char name[40];
-    std::snprintf(name, sizeof name, "/step-%012lld/", static_cast<long long>(step));
-    return directory_ + name + file;
+    std::snprintf(name, sizeof name, "step-%012lld", static_cast<long long>(step));
+    return name;
+  }
+  std::string Path(int64_t step, const std::string& file) const {
+    return directory_ + "/" + NameOf(step) + "/" + file;
   }
 
   const std::string directory_;
@@ -70,6 +85,39 @@ TEST_F(CheckpointStoreTest, KeepsTheNewestOnesAndReadsTheLast) {
   EXPECT_EQ(message_, "");
   Store().RemoveAll();
   EXPECT_FALSE(fs::exists(directory_));
+}
+
+// A checkpoint with a manifest counts as complete. So its other files, and the directories that contain them,
+// must survive a power failure before the manifest is written.
+TEST_F(CheckpointStoreTest, SyncsAllNewDirectoriesBeforeTheManifest) {
+  const fs::path run = fs::canonical(testing::TempDir()) / fs::path(directory_).filename() / "study" / "run";
+  const fs::path checkpoints = run / "checkpoints";
+  CheckpointStore store(checkpoints, 2, spec_, solo_);
+  std::vector<std::string> synced;
+  const auto save = [&](int64_t step) {
+    synced.clear();
+    synced_paths = &synced;
+    const bool saved = store.Save(step, {{"weight", at::ones({3})}}, {{"mine", at::ones({2})}}).has_value();
+    synced_paths = nullptr;
+    ASSERT_TRUE(saved);
+    const std::string manifest = checkpoints / NameOf(step) / "manifest.json.new";
+    const auto found = std::ranges::find(synced, manifest);
+    ASSERT_NE(found, synced.end());
+    synced.erase(found, synced.end());
+  };
+  save(5);
+  const std::string step = checkpoints / NameOf(5);
+  for (const std::string& path :
+       {step + "/rank-0.safetensors.new", step + "/shared.safetensors.new", step, checkpoints.string(),
+        run.string(), run.parent_path().string(), run.parent_path().parent_path().string(),
+        fs::canonical(testing::TempDir()).string()})
+    EXPECT_THAT(synced, testing::Contains(path));
+  save(10);
+  EXPECT_THAT(synced, testing::Contains(checkpoints.string()));
+  EXPECT_THAT(synced, testing::Not(testing::Contains(run.string()))) << "only new names have to be synced";
+  store.RemoveAll();
+  save(15);
+  EXPECT_THAT(synced, testing::Contains(run.string()));
 }
 
 TEST_F(CheckpointStoreTest, DetectsAFileThatIsCutOffOrChangedAtAnyByte) {

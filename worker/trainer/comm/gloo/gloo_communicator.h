@@ -19,9 +19,9 @@ class GlooMessage;
 class GlooWatchdog;
 struct GlooTransport;
 
-// A communication thread runs collective operations one after another. Gloo's own thread executes sends
-// and receives concurrently with them. A GlooWatchdog ends operations that exceed the timeout, which applies to
-// a whole operation.
+// A communication thread runs collective operations one after another. Gloo's own thread executes sends and
+// receives concurrently with them. A GlooWatchdog ends operations that exceed the timeout, which applies to a
+// whole operation.
 class GlooCommunicator : public Communicator {
  public:
   // Connects all ranks. `timeout` limits the connection, and later each operation. If ranks are missing,

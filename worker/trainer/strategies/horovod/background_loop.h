@@ -24,7 +24,7 @@ namespace scalelab::trainer::horovod {
 // Cycles run only while a step is open, from Open to Close. At other times the caller may use the
 // communicator. In Horovod, cycles also run between steps. The difference does not change performance,
 // because no tensor is ready between steps. A cycle starts `cycle_seconds` after the previous one, or at once
-// if this rank has closed its step and has no tensor left to collect.
+// if this rank has closed its step.
 //
 // GPU tensors are packed and reduced on a separate stream, in parallel with the computation.
 //

@@ -22,8 +22,8 @@ class StallInspector {
 
  private:
   double limit_;
-  std::map<std::string, int64_t>
-      reported_;  // by waiting tensor: its waiting time at the last report, in multiples of the limit
+  // By waiting tensor: its waiting time at the last report, in multiples of the limit.
+  std::map<std::string, int64_t> reported_;
 };
 
 }  // namespace scalelab::trainer::horovod

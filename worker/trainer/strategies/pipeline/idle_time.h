@@ -10,8 +10,8 @@
 
 namespace scalelab::trainer::pipeline {
 
-// Adds up the device's time in the passes of steps, and the part of it in which the device waited. The first `warmup` steps
-// do not count.
+// Adds up the device's time in the passes of steps, and the part of it in which the device waited. The first
+// `warmup` steps do not count.
 class IdleTime {
  public:
   IdleTime(at::Device device, int64_t warmup) : device_(device), warmup_(warmup) {}
