@@ -114,23 +114,45 @@ void AddFactorsOf(const StepCell& cell, const StepCell* base, double confidence,
     *point.mutable_factors()->mutable_slowest_node() = *std::move(node);
 }
 
-// Returns the runs of the series with this fingerprint that used one node, ordered by cell and block.
-std::vector<NodeRun> RunsOnOneNode(const ExplainedRows& input, const RepeatFinder& finder,
-                                   const std::vector<int>& block_of_repeat, const std::string& fingerprint,
-                                   const scalelab::v1::GetCurveResponse& curve) {
+// Calls `each` with the cell, the row and the node of each run of the series with this fingerprint that used one
+// node, ordered by cell and repeat.
+template <typename Each>
+void ForEachOnOneNode(const ExplainedRows& input, const RepeatFinder& finder, const std::string& fingerprint,
+                      const scalelab::v1::GetCurveResponse& curve, const Each& each) {
   static const MetricRange& range = RangeOf("run/throughput");
-  std::vector<NodeRun> runs;
   for (int s = 0; s < curve.series_size(); ++s) {
     if (curve.series(s).fingerprint() != fingerprint) continue;
     for (const size_t cell : input.places.series[s].cells) {
       for (const auto& [row, times] : finder.Succeeded(cell, fingerprint)) {
         if (times == nullptr || times->nodes.empty() || absl::StrContains(times->nodes, ',')) continue;
         if (!row->throughput.has_value() || !range.Contains(*row->throughput) || row->repeat < 0) continue;
-        runs.push_back({cell, block_of_repeat[row->repeat], static_cast<double>(row->started) / 1e6,
-                        *row->throughput, times->nodes});
+        each(cell, *row, times->nodes);
       }
     }
   }
+}
+
+// Returns the runs of ForEachOnOneNode; none if all of them used the same node.
+std::vector<NodeRun> RunsOnOneNode(const ExplainedRows& input, const RepeatFinder& finder,
+                                   const std::vector<int>& block_of_repeat, const std::string& fingerprint,
+                                   const scalelab::v1::GetCurveResponse& curve) {
+  size_t count = 0;
+  const std::string* first = nullptr;
+  bool several = false;
+  ForEachOnOneNode(input, finder, fingerprint, curve,
+                   [&](size_t, const db::CurveRow&, const std::string& node) {
+                     if (first == nullptr) first = &node;
+                     several = several || node != *first;
+                     ++count;
+                   });
+  std::vector<NodeRun> runs;
+  if (!several) return runs;
+  runs.reserve(count);
+  ForEachOnOneNode(input, finder, fingerprint, curve,
+                   [&](size_t cell, const db::CurveRow& row, const std::string& node) {
+                     runs.push_back({cell, block_of_repeat[row.repeat],
+                                     static_cast<double>(row.started) / 1e6, *row.throughput, node});
+                   });
   return runs;
 }
 

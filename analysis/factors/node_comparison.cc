@@ -18,7 +18,7 @@ namespace {
 using scalelab::v1::NodeComparison;
 
 // The largest number of runs x nodes, because each node needs a fit of the block model to all runs.
-constexpr size_t kMostIndicators = 2'000'000;
+constexpr size_t kMostIndicators = 500'000;
 
 // The runs as samples of their cells. Their values change from fit to fit.
 class Cells {
