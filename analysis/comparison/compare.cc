@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
                                                        double equivalent, CellRatios& ratios,
                                                        TukeyCriticalValues& critical,
                                                        const std::function<bool()>& over) {
-  // A critical value, which most pairs share. `TukeyCriticalValues` has a lock, for which threads would wait.
+  // The last critical value of a thread. Most pairs share one value, and `critical` locks a mutex in each call.
   struct Known {
     double df = 0, tukey = 0;
   };

@@ -23,7 +23,8 @@ namespace {
 
 namespace v1 = scalelab::v1;
 
-// The store has four connections for reads.
+// Losses of at least kManyRuns runs are read by kThreads threads. The store has four connections for reads, and
+// other calls need some of them.
 constexpr size_t kManyRuns = 64, kThreads = 2;
 
 // Reads the losses of the first steps and epochs of the runs to compare.

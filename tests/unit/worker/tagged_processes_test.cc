@@ -76,7 +76,8 @@ TEST(TaggedProcesses, AreEndedWherePidfdsDoNotWork) {
   EXPECT_EQ(EndOf(StartTagged(tag, true), tag, absl::Milliseconds(200), Unavailable), SIGKILL);
 }
 
-// A worker that took a lack of descriptors for the end of the processes would start the next attempt beside them.
+// Without a free descriptor, /proc cannot be read. If the processes counted as gone then, the worker would start
+// the next attempt while they still run.
 TEST(TaggedProcesses, AreNotGoneWhileThereAreNoDescriptors) {
   const std::string tag = Tag("d");
   const pid_t child = StartTagged(tag, false);
