@@ -2,16 +2,25 @@
 # Compiles through ccache: cmake/ccache.sh COMPILER ARGUMENT...
 # - pch_defines,time_macros: without them ccache does not cache code that uses precompiled headers.
 # - DEPEND avoids the preprocessor in a first build.
-# - PCH_EXTSUM: ccache reads the checksum file of a precompiled header; otherwise it would read hundreds of MiB for each file that
-#   uses the header.
+# - PCH_EXTSUM: ccache reads the checksum file of a precompiled header instead of the header, which is hundreds of MiB. The compiler
+#   writes different bytes each time, so the checksum is that of its arguments and of all files that it has read. Otherwise nothing
+#   that includes the header would be found again after the header itself has been compiled again.
 # - BASEDIR and NOHASHDIR: a second checkout of the same sources finds what the first one has compiled. Paths below the top folder
 #   become relative to the build folder.
 top=$(dirname "$(dirname "$(readlink -f "$0")")")
 export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 CCACHE_PCH_EXTSUM=1 CCACHE_BASEDIR="$top" CCACHE_NOHASHDIR=1
 ccache "$@" || exit
-while [ $# -gt 1 ]; do
-  if [ "$1" = -o ]; then
-    case $2 in *.gch) sha256sum <"$2" >"$2.sum" ;; esac
-  fi
-  shift
+header='' dependencies='' previous=''
+for argument; do
+  case $previous in
+    -o) case $argument in *.gch) header=$argument ;; esac ;;
+    -MF) dependencies=$argument ;;
+  esac
+  previous=$argument
 done
+[ -n "$header" ] || exit 0
+# The file of dependencies is a rule of make: "target: file file \".
+{
+  printf '%s\n' "$@"
+  sed -e 's/^[^:]*: *//' -e 's/\\$//' "$dependencies" | tr -s ' ' '\n' | grep . | xargs sha256sum
+} | sed "s#$top##g" | sort | sha256sum >"$header.sum"
