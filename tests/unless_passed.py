@@ -1,4 +1,4 @@
-"""Runs a test, unless it has passed before with the same inputs: `unless_passed.py RECORDS [INPUT...] -- COMMAND...`.
+"""Runs a test, unless it has passed before with the same inputs: `unless_passed.py [INPUT...] -- COMMAND...`.
 
 The inputs of a test are:
 - the command, the files that it names, and the libraries of the project that these files load;
@@ -6,9 +6,10 @@ The inputs of a test are:
 - the installed Debian packages, the model of the processor, the GPUs and the user;
 - the environment variables whose names begin with SCALELAB_, OMP or XDG_.
 
-RECORDS is a folder with one file for each command. The file contains a hash of the inputs with which the command last passed, and
-those lines of its output that name skipped parts. If a test fails, or skips everything (exit status 77), no file is written. With
-SCALELAB_REPEAT_TESTS=1 the command always runs.
+The folder scalelab/passed_tests in the user's cache folder ($XDG_CACHE_HOME or ~/.cache) has one file for each command. The file
+contains a hash of the inputs with which the command last passed, and those lines of its output that name skipped parts. Paths in the
+top folder of this checkout count without that folder, so that a second checkout with the same files finds the result. If a test fails,
+or skips everything (exit status 77), no file is written. With SCALELAB_REPEAT_TESTS=1 the command always runs.
 
 Use this program only for tests whose result depends on nothing but these inputs. The build system Bazel stores results of tests by
 the same rule.
@@ -24,6 +25,7 @@ PACKAGES = "/var/lib/dpkg/status"
 GPUS = "/proc/driver/nvidia/gpus"
 REPEAT = "SCALELAB_REPEAT_TESTS"
 SYSTEM = ("/lib", "/usr")  # folders of Debian's packages
+TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
 def files_of(path):
@@ -34,9 +36,18 @@ def files_of(path):
     return sorted(os.path.join(folder, name) for folder, _, names in folders for name in names)
 
 
+def without_top(text):
+    return text.replace(TOP + "/", "")
+
+
+def records():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "scalelab", "passed_tests")
+
+
 def content(path):
     if os.path.islink(path):
-        return os.readlink(path).encode()
+        return without_top(os.readlink(path)).encode()
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).digest()
 
@@ -53,12 +64,12 @@ def key_of(inputs, command):
     names = sorted(name for name in os.environ if name.startswith(("SCALELAB_", "OMP", "XDG_")) and name != REPEAT)
     variables = [(name, os.environ[name]) for name in names]
     gpus = sorted(os.listdir(GPUS)) if os.path.isdir(GPUS) else []
-    key = hashlib.sha256(repr([command, variables, processor, os.cpu_count(), gpus, os.geteuid()]).encode())
+    key = hashlib.sha256(without_top(repr([command, variables, processor, os.cpu_count(), gpus, os.geteuid()])).encode())
     named = filter(os.path.isfile, command)  # ignore folders in the command, which may be for results
     files = [file for path in [PACKAGES, *inputs, *named] for file in files_of(path)]
     programs = [file for file in files if os.access(file, os.X_OK) and not file.startswith(SYSTEM)]
     for file in [*files, *(library for program in programs for library in libraries(program))]:
-        key.update(file.encode() + b"\0" + content(file))
+        key.update(without_top(file).encode() + b"\0" + content(file))
     return key.hexdigest()
 
 
@@ -73,12 +84,12 @@ def run(command):
     return process.returncode, skipped.decode(errors="replace")
 
 
-def main(records, *arguments):
+def main(*arguments):
     split = arguments.index("--")
     inputs, command = list(arguments[:split]), list(arguments[split + 1 :])
     if "--gtest_list_tests" in command:
         os.execvp(command[0], command)
-    record = os.path.join(records, hashlib.sha256(repr(command).encode()).hexdigest()[:32])
+    record = os.path.join(records(), hashlib.sha256(without_top(repr(command)).encode()).hexdigest()[:32])
     key = key_of(inputs, command)
     if os.path.exists(record):
         with open(record, encoding="utf-8") as file:
@@ -91,7 +102,7 @@ def main(records, *arguments):
     begin = time.time()
     status, skipped = run(command)
     if status == 0 and key_of(inputs, command) == key:
-        os.makedirs(records, exist_ok=True)
+        os.makedirs(os.path.dirname(record), exist_ok=True)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
         with open(f"{record}.{os.getpid()}", "w", encoding="utf-8") as file:
             file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n{skipped}")

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/cells/message_json.h"
+#include "server/cells/parsed_messages.h"
 
 namespace scalelab::server {
 namespace {
@@ -121,9 +122,9 @@ class Reader {
   }
 
   absl::Status Common(const db::CellValueRow& row) {
-    v1::RunSpec common;
-    if (absl::Status status = FromJson(row.value, &common); !status.ok()) return Unreadable(row);
-    values_->SetCommon(std::move(common));
+    const auto common = MessagesOfProcess<v1::RunSpec>().Get(row.value);
+    if (!common.ok()) return Unreadable(row);
+    values_->SetCommon(**common);
     has_common_ = true;
     return absl::OkStatus();
   }

@@ -1,5 +1,7 @@
 #include "server/core/convert.h"
 
+#include "server/cells/parsed_messages.h"
+
 namespace scalelab::server {
 
 // The database stores states as the numbers of the API's enumerations, so the numbers must be equal.
@@ -12,7 +14,11 @@ v1::Study ToStudy(const db::StudyRow& row, const std::vector<int64_t>& counts, b
   study.set_display_name(row.name);
   study.set_owner(row.owner);
   study.set_state(static_cast<v1::Study::State>(row.state));
-  if (with_spec) (void)FromJson(row.spec, study.mutable_spec());
+  if (with_spec) {
+    // A specification that cannot be parsed is reported where it is used.
+    if (const auto spec = MessagesOfProcess<v1::StudySpec>().Get(row.spec); spec.ok())
+      *study.mutable_spec() = **spec;
+  }
   const auto count = [&](db::RunState s) {
     const size_t i = static_cast<size_t>(s);
     return i < counts.size() ? static_cast<int32_t>(counts[i]) : 0;

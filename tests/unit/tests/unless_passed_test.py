@@ -27,14 +27,17 @@ class UnlessPassed(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
+    def environment(self):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SCALELAB_")}
+        return {**kept, "XDG_CACHE_HOME": self.directory}
+
     def start(self, *arguments, **variables):
         """Runs the test. Returns its exit status, whether it has run, and the output."""
         runs = os.path.join(self.directory, "program.runs")
         before = os.path.getsize(runs) if os.path.exists(runs) else 0
-        names = [os.path.join(self.directory, name) for name in ("records", "inputs", "link", "absent")]
+        names = [os.path.join(self.directory, name) for name in ("inputs", "link", "absent")]
         command = ["sh", os.path.join(self.directory, "program"), *arguments]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALELAB_")}
-        done = subprocess.run([sys.executable, "-B", SCRIPT, *names, "--", *command], env={**environment, **variables},
+        done = subprocess.run([sys.executable, "-B", SCRIPT, *names, "--", *command], env={**self.environment(), **variables},
                               capture_output=True, text=True, check=False)  # fmt: skip
         self.assertEqual(done.stderr, "")
         return done.returncode, os.path.exists(runs) and os.path.getsize(runs) > before, done.stdout
@@ -106,6 +109,24 @@ class UnlessPassed(unittest.TestCase):
         self.assert_runs(SCALELAB_REPEAT_TESTS="1")
         self.assert_kept()
 
+    def test_checkouts_share_results(self):
+        def run(checkout):
+            top = os.path.join(self.directory, checkout)
+            command = [os.path.join(top, "inputs"), "--", "sh", os.path.join(top, "program")]
+            done = subprocess.run([sys.executable, "-B", os.path.join(top, "tests", "unless_passed.py"), *command],
+                                  env=self.environment(), capture_output=True, text=True, check=True)  # fmt: skip
+            return "not run again" in done.stdout
+
+        for checkout in ("first", "second"):
+            os.makedirs(os.path.join(self.directory, checkout, "tests"))
+            shutil.copy(SCRIPT, os.path.join(self.directory, checkout, "tests"))
+            self.write(f"{checkout}/program", ":\n")
+            self.write(f"{checkout}/inputs/data", "1")
+            os.symlink(os.path.join(self.directory, checkout, "program"), os.path.join(self.directory, checkout, "inputs", "link"))
+        self.assertEqual([run("first"), run("second"), run("first")], [False, True, True])
+        self.write("second/inputs/data", "2")
+        self.assertEqual([run("second"), run("first")], [False, False])
+
     def test_an_input_that_changes_meanwhile_is_noticed(self):
         self.write("program", f'echo run >>"$0.runs"; echo more >>{self.directory}/inputs/data\n')
         for _ in range(2):
@@ -125,8 +146,8 @@ class UnlessPassed(unittest.TestCase):
 
     def test_an_empty_record_is_ignored(self):
         self.assert_runs()
-        (record,) = os.listdir(os.path.join(self.directory, "records"))
-        self.write(f"records/{record}", "")
+        (record,) = os.listdir(os.path.join(self.directory, "scalelab", "passed_tests"))
+        self.write(f"scalelab/passed_tests/{record}", "")
         self.assert_runs()
         self.assert_kept()
 
@@ -149,7 +170,7 @@ class UnlessPassed(unittest.TestCase):
         build(1)
         self.write(f"{folder}/main.c", "int part(void);\nint main(void) { return part() < 1; }\n")
         subprocess.run(["gcc", "-o", path("main"), path("main.c"), path("libpart.so"), f"-Wl,-rpath,{path('')}"], check=True)
-        run = lambda: subprocess.run([sys.executable, "-B", SCRIPT, path("records"), "--", path("main")],  # noqa: E731
+        run = lambda: subprocess.run([sys.executable, "-B", SCRIPT, "--", path("main")], env=self.environment(),  # noqa: E731
                                      capture_output=True, text=True, check=True).stdout  # fmt: skip
         self.assertEqual(run(), "")
         self.assertIn("not run again", run())
