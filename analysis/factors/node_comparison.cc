@@ -60,12 +60,36 @@ class Cells {
   std::vector<const Sample*> pointers_;
 };
 
-// Removes the runs of nodes that executed only one run. Returns the names of the other nodes, and sets
-// `number` to the number of the node of each run.
-std::vector<std::string> NumberNodes(std::vector<NodeRun>& runs, std::vector<int>& number) {
-  std::map<std::string, int> count, numbers;
+// Removes the runs of nodes that executed only one run.
+void RemoveNodesWithOneRun(std::vector<NodeRun>& runs) {
+  std::map<std::string, int> count;
   for (const NodeRun& run : runs) ++count[run.node];
   std::erase_if(runs, [&](const NodeRun& run) { return count.at(run.node) < 2; });
+}
+
+// Two nodes are connected if both executed runs of one cell, or if a third node is connected to both. Keeps
+// only the runs of the connected nodes with the most runs, because nodes that share no cell cannot be compared.
+void KeepConnectedNodes(std::vector<NodeRun>& runs) {
+  std::map<std::string, std::string> parents;  // of nodes; the root of a tree is its own parent
+  const auto root = [&](std::string node) {
+    while (parents.at(node) != node) node = parents.at(node);
+    return node;
+  };
+  for (size_t i = 0; i < runs.size(); ++i) {
+    parents.try_emplace(runs[i].node, runs[i].node);
+    if (i > 0 && runs[i].cell == runs[i - 1].cell) parents[root(runs[i].node)] = root(runs[i - 1].node);
+  }
+  std::map<std::string, int> sizes;
+  for (const NodeRun& run : runs) ++sizes[root(run.node)];
+  if (sizes.empty()) return;
+  const std::string largest =
+      std::ranges::max_element(sizes, {}, &std::pair<const std::string, int>::second)->first;
+  std::erase_if(runs, [&](const NodeRun& run) { return root(run.node) != largest; });
+}
+
+// Returns the names of the nodes, and sets `number` to the number of the node of each run.
+std::vector<std::string> NumberNodes(const std::vector<NodeRun>& runs, std::vector<int>& number) {
+  std::map<std::string, int> numbers;
   std::vector<std::string> names;
   for (const NodeRun& run : runs) {
     const auto [it, added] = numbers.try_emplace(run.node, static_cast<int>(names.size()));
@@ -84,6 +108,10 @@ int NumberBlocks(std::vector<NodeRun>& runs) {
   for (NodeRun& run : runs) run.block = numbers[run.block];
   return blocks;
 }
+
+constexpr char kNotDistinct[] =
+    "the nodes did not execute enough runs of the same cells and of the same repeats, so a slow node "
+    "cannot be distinguished from a slow cell or a slow repeat";
 
 // Sets `slowest` or `missing`.
 void FindSlowestNode(const std::vector<NodeRun>& runs, const std::vector<int>& number,
@@ -104,9 +132,7 @@ void FindSlowestNode(const std::vector<NodeRun>& runs, const std::vector<int>& n
   }
   const std::optional<UnitEffects> effects = SolveUnits(std::move(matrix), right);
   if (!effects.has_value()) {
-    comparison.set_missing(
-        "the nodes did not execute enough runs of the same cells and of the same repeats, so a slow node "
-        "cannot be distinguished from a slow cell or a slow repeat");
+    comparison.set_missing(kNotDistinct);
     return;
   }
   const double df = model.df() - nodes + 1;
@@ -128,13 +154,16 @@ void FindSlowestNode(const std::vector<NodeRun>& runs, const std::vector<int>& n
 std::optional<NodeComparison> CompareNodes(std::vector<NodeRun> runs, double confidence) {
   const auto other = [&](const NodeRun& run) { return run.node != runs[0].node; };
   if (std::ranges::none_of(runs, other)) return std::nullopt;
+  RemoveNodesWithOneRun(runs);
+  const bool several = std::ranges::any_of(runs, other);
+  KeepConnectedNodes(runs);
   std::vector<int> number;  // of the node of each run
   const std::vector<std::string> names = NumberNodes(runs, number);
   const int blocks = NumberBlocks(runs);
   NodeComparison comparison;
   comparison.set_runs(static_cast<int>(runs.size()));
   if (names.size() < 2) {
-    comparison.set_missing("fewer than two nodes executed more than one run");
+    comparison.set_missing(several ? kNotDistinct : "fewer than two nodes executed more than one run");
   } else if (blocks > BlockModel::kMaxBlocks) {
     comparison.set_missing(absl::StrCat("the runs are of more than ", BlockModel::kMaxBlocks, " repeats"));
   } else if (names.size() > kMostUnits || names.size() * runs.size() > kMostIndicators) {

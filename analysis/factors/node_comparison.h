@@ -27,7 +27,8 @@ struct NodeRun {
 };
 
 // Names the slowest node. `runs` are runs with one fingerprint, ordered by cell and block. Leaves out nodes
-// that executed only one run, because the effect of such a node would only repeat the noise of this run.
+// that executed only one run, because the effect of such a node would only repeat the noise of this run, and
+// nodes that are not connected to the others by cells that both executed.
 // Returns nothing if all runs used the same node.
 std::optional<scalelab::v1::NodeComparison> CompareNodes(std::vector<NodeRun> runs, double confidence);
 

@@ -59,6 +59,16 @@ TEST(NodeComparison, ANodeWithOneRunIsLeftOut) {
   EXPECT_EQ(comparison->SerializeAsString(), complete->SerializeAsString());
 }
 
+TEST(NodeComparison, NodesThatShareNoCellWithTheOthersAreLeftOut) {
+  const auto complete = CompareNodes(ExchangedNodes(), 0.95);
+  std::vector<NodeRun> runs = ExchangedNodes();
+  for (int block = 0; block < 4; ++block) runs.push_back(RunOf(2, block, "z", 100 * block));
+  for (int block = 0; block < 4; ++block) runs.push_back(RunOf(3, block, block < 2 ? "v" : "w", block));
+  const auto comparison = CompareNodes(runs, 0.95);
+  ASSERT_TRUE(complete.has_value() && comparison.has_value());
+  EXPECT_EQ(comparison->SerializeAsString(), complete->SerializeAsString());
+}
+
 TEST(NodeComparison, WithoutConnectedNodesItSaysWhy) {
   const auto missing = [](const std::vector<NodeRun>& runs) {
     const auto comparison = CompareNodes(runs, 0.95);
