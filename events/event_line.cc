@@ -43,8 +43,8 @@ class PlainScanner {
     if (!Take('"')) return false;
     const char* begin = at_;
     while (at_ != end_ && *at_ != '"') {
-      // char is signed, so non-ASCII bytes are below 0.
-      if (*at_ < 0x20 || *at_ == '\\' || *at_ == 0x7f) return false;
+      // Bytes that are not ASCII are negative. char is unsigned on some processors.
+      if (static_cast<signed char>(*at_) < 0x20 || *at_ == '\\' || *at_ == 0x7f) return false;
       ++at_;
     }
     if (at_ == end_) return false;

@@ -1,5 +1,6 @@
 #include "worker/noise/calibrator.h"
 
+#include <system_error>
 #include <utility>
 
 #include "worker/noise/calibration.h"
@@ -17,14 +18,19 @@ Calibrator::~Calibrator() {
 
 void Calibrator::Start(absl::Duration budget, std::function<void()> done) {
   done_ = std::move(done);
-  thread_ = std::thread([this, budget, alive = std::weak_ptr<bool>(alive_)] {
+  const auto calibrate = [this, budget, alive = std::weak_ptr<bool>(alive_)] {
     v1::Calibration calibration = Calibrate(budget, cpus_, stop_);
     // The loop may call this function after the destructor has joined this thread, so check whether
     // the object exists.
     loop_.Post([this, alive, calibration = std::move(calibration)] {
       if (!alive.expired()) Finish(calibration);
     });
-  });
+  };
+  try {
+    thread_ = std::thread(calibrate);
+  } catch (const std::system_error&) {  // the limit of processes is reached, so the loop has to wait
+    calibrate();
+  }
 }
 
 bool Calibrator::Stale(absl::Duration interval) const {
@@ -32,7 +38,7 @@ bool Calibrator::Stale(absl::Duration interval) const {
 }
 
 void Calibrator::Finish(v1::Calibration calibration) {
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   last_ = std::move(calibration);
   ended_at_ = SteadyNow();
   std::exchange(done_, nullptr)();

@@ -25,7 +25,7 @@ class Calibrator {
   // Starts a calibration. Calls `done` on the loop's thread when last() has its result. Must not be called
   // while a calibration is running.
   void Start(absl::Duration budget, std::function<void()> done);
-  bool running() const { return thread_.joinable(); }
+  bool running() const { return done_ != nullptr; }
   const std::optional<v1::Calibration>& last() const { return last_; }
   // Returns whether the last calibration is older than `interval`, or there is none.
   bool Stale(absl::Duration interval) const;
@@ -37,7 +37,7 @@ class Calibrator {
   const std::vector<int> cpus_;
   std::thread thread_;
   std::atomic<bool> stop_ = false;
-  std::function<void()> done_;
+  std::function<void()> done_;  // empty if no calibration is running
   std::optional<v1::Calibration> last_;
   absl::Duration ended_at_;      // SteadyNow at the end of the last calibration
   std::shared_ptr<bool> alive_;  // expires with this object, so that a late result is ignored

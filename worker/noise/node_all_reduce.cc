@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -127,11 +128,17 @@ std::optional<double> NodeAllReduceRate(absl::Duration budget, const std::atomic
   const auto [first, second] = Connect();
   if (first < 0) return std::nullopt;
   const Socket of_other(second);
-  std::thread other([fd = of_other.fd()] {
-    Rank rank(fd, false);
-    while (rank.AllReduce()) {
-    }
-  });
+  std::thread other;
+  try {
+    other = std::thread([fd = of_other.fd()] {
+      Rank rank(fd, false);
+      while (rank.AllReduce()) {
+      }
+    });
+  } catch (const std::system_error&) {  // the limit of processes is reached
+    close(first);
+    return std::nullopt;
+  }
   std::optional<double> rate;
   {
     const Socket own(first);  // closing it ends the other thread

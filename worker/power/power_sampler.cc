@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -64,7 +65,14 @@ PowerSampler::~PowerSampler() {
 
 std::shared_ptr<const PowerHistory> PowerSampler::Start(PowerDevices devices) {
   const std::lock_guard lock(state_->mutex);
-  if (!std::exchange(state_->running, true)) std::thread([state = state_] { state->Run(); }).detach();
+  if (!state_->running) {
+    try {
+      std::thread([state = state_] { state->Run(); }).detach();
+      state_->running = true;
+    } catch (const std::system_error&) {
+      // The limit of processes is reached. This attempt has no measurements, and the next one tries again.
+    }
+  }
   state_->devices = std::move(devices);
   state_->history = std::make_shared<PowerHistory>();
   state_->changed.notify_one();

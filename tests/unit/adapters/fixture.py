@@ -5,7 +5,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "worker", "adapters"))
+ADAPTERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "worker", "adapters")
+sys.path.insert(0, ADAPTERS)
 
 
 class InDirectory(unittest.TestCase):

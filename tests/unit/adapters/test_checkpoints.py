@@ -225,6 +225,16 @@ class CheckpointsTest(fixture.InDirectory):
         self.assertEqual([hourly.due(steps) for steps in range(1, 11)], [steps % 5 == 0 for steps in range(1, 11)])
         self.assertLess(len(calls), 5, "ranks agree a few times in a second, not after every step")
 
+    def test_a_run_starts_if_its_attempt_cannot_be_recorded(self):
+        for number in stop_signal.SIGNALS:
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        os.environ["SCALELAB_CHECKPOINT_DIR"] = self.dir
+        os.mkdir(self.path("attempts.jsonl"))  # like a full disk, which tests cannot make
+        one = checkpoints.Checkpoints(Spec(checkpoint_every_steps=5), 0, 1, None)
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            self.assertGreaterEqual(one.begin(0.0), 0.0)
+        self.assertIn("cannot write " + self.path("attempts.jsonl"), errors.getvalue())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,8 +1,11 @@
 import itertools
+import os
+import subprocess
+import sys
 import unittest
 from unittest import mock
 
-import fixture  # noqa: F401
+import fixture
 from scalelab import deadline
 
 
@@ -41,6 +44,20 @@ class DeadlineTest(unittest.TestCase):
 
     def test_time_in_which_the_process_is_stopped_does_not_count(self):
         self.assertEqual(self.end_of_a_wait(Clock(0.5, 600, 0.5, 7200), 5), 600 + 7200 + 4.5)
+
+    def test_the_process_ends_even_if_the_disk_is_full(self):
+        program = (
+            "import threading, time\n"
+            "from scalelab import deadline\n"
+            "threading.Thread(target=deadline.fail, args=('late',)).start()\n"
+            "time.sleep(60)\n"  # the main thread waits for another rank
+        )
+        for full in ({"SCALELAB_EVENTS": "/dev/full"}, {"SCALELAB_EVENTS": ""}):
+            with open("/dev/full", "w", encoding="utf-8") as errors:
+                done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": fixture.ADAPTERS, **full},
+                                      stdout=subprocess.PIPE, stderr=errors, timeout=30, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(b'"message":"late"' in done.stdout, full["SCALELAB_EVENTS"] == "")
 
 
 if __name__ == "__main__":

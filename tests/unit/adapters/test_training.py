@@ -153,6 +153,21 @@ class TrainingTest(fixture.InDirectory):
                              {"event": "error", "message": message, "kind": kind})
             self.assertIn("toy/engine: " + message, errors)
 
+    def test_a_rank_that_fails_ends_even_if_standard_error_cannot_be_written(self):
+        program = (
+            "import threading, time\n"
+            "from scalelab import training\n"
+            "threading.Thread(target=time.sleep, args=(60,)).start()\n"  # Python waits for threads of frameworks
+            "training.run(training.Engine)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": fixture.ADAPTERS, "SCALELAB_SPEC": self.path("none"),
+                       "SCALELAB_EVENTS": self.path("events-0.jsonl")}
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([sys.executable, "-c", program], env=environment, stdout=full, stderr=full, timeout=30, check=False)
+        self.assertEqual(done.returncode, 1)
+        with open(self.path("events-0.jsonl"), encoding="utf-8") as file:
+            self.assertEqual([json.loads(line)["event"] for line in file], ["error"])
+
 
 class VariablesTest(fixture.InDirectory):
     def test_variables_of_the_study_replace_those_of_horovod(self):

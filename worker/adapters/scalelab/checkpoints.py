@@ -1,6 +1,7 @@
 """Decides when a run writes checkpoints, and measures the lost work of interruptions, like worker/trainer/loop/checkpoints.cc."""
 import json
 import os
+import sys
 import time
 
 from . import stop_signal
@@ -64,9 +65,12 @@ class Checkpoints:
         path = os.path.join(self._directory, "attempts.jsonl")
         before, now = seconds_of_attempts(path), time.time()
         begin = _BEGAN if os.path.exists(path) else now
-        os.makedirs(self._directory, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"begin": begin, "events": os.environ.get("SCALELAB_EVENTS", "")}) + "\n")
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"begin": begin, "events": os.environ.get("SCALELAB_EVENTS", "")}) + "\n")
+        except OSError as e:  # without this line, a later attempt only knows less about the lost time
+            print(f"cannot write {path}: {e.strerror}", file=sys.stderr, flush=True)
         return max(0.0, before - useful_seconds) + (now - begin)
 
     def _agree(self, steps):

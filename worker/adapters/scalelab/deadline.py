@@ -60,7 +60,10 @@ class Deadline:
 
 def fail(message, tell=True):
     """Ends the process immediately, after writing the `error` event if `tell` is true. Any thread may call it."""
-    print(message, file=sys.stderr, flush=True)
-    if tell:
-        Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")
-    os._exit(1)
+    try:
+        with contextlib.suppress(OSError):  # standard error may be a file on a full disk
+            print(message, file=sys.stderr, flush=True)
+        if tell:
+            Events(os.environ.get("SCALELAB_EVENTS", "")).error(message, "communication")
+    finally:
+        os._exit(1)  # also if the event file cannot be written: otherwise the main thread would wait forever

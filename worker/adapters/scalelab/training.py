@@ -193,9 +193,10 @@ def importing(engine):
 
 def _fail(name, error, events):
     """Reports an error: writes the traceback to standard error, and one line to the event file."""
-    traceback.print_exception(type(error), error, error.__traceback__)
     message, kind = describe(error)
-    print(f"{name}: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # standard error may be a file on a full disk
+        traceback.print_exception(type(error), error, error.__traceback__)
+        print(f"{name}: {message}", file=sys.stderr, flush=True)
     if events is not None:
         try:
             events.error(message, kind)
@@ -224,6 +225,7 @@ def run(engine_class):
     except BaseException as e:  # pylint: disable=broad-except
         _fail(engine_class.name, e, events if status == 1 else None)  # no event may follow `finish`
         status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(status)

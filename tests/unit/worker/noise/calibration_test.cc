@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/fakes/busy_neighbours.h"
+#include "tests/unit/worker/no_threads.h"
 #include "worker/node_info.h"
 #include "worker/noise/attempt_meter.h"
 #include "worker/noise/calibrator.h"
@@ -37,6 +38,15 @@ TEST(NodeAllReduce, TakesItsTimeAndMeasuresARate) {
   EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(50));
   ASSERT_TRUE(rate.has_value());
   EXPECT_GT(*rate, 1e6);
+}
+
+TEST(NodeAllReduce, MeasuresNothingWithoutAThread) {
+  const std::atomic<bool> stop = false;
+  {
+    const NoThreads no_threads;
+    EXPECT_EQ(NodeAllReduceRate(absl::Milliseconds(50), stop), std::nullopt);
+  }
+  EXPECT_NE(NodeAllReduceRate(absl::Milliseconds(50), stop), std::nullopt);
 }
 
 TEST(NodeAllReduce, EndsEarlyWhenItIsStopped) {
@@ -88,6 +98,21 @@ TEST(Calibrator, CallsBackOnTheLoopAndKeepsTheLastCalibration) {
   EXPECT_FALSE(calibrator.running());
   EXPECT_TRUE(calibrator.last().has_value());
   EXPECT_FALSE(calibrator.Stale(absl::Hours(1)));
+}
+
+TEST(Calibrator, WorksWithoutAThread) {
+  EventLoop loop;
+  Calibrator calibrator(loop, AllowedCpus());
+  bool done = false;
+  {
+    const NoThreads no_threads;
+    calibrator.Start(absl::Milliseconds(50), [&] { done = true; });
+  }
+  EXPECT_TRUE(calibrator.running());
+  EXPECT_TRUE(loop.RunUntil([&] { return done; }, absl::Seconds(30)));
+  EXPECT_FALSE(calibrator.running());
+  ASSERT_TRUE(calibrator.last().has_value());
+  EXPECT_GT(calibrator.last()->compute_rate(), 0);
 }
 
 TEST(Calibrator, CanBeDestroyedWhileItRuns) {

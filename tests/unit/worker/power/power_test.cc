@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/unit/worker/no_threads.h"
 #include "tests/unit/worker/temp_dir.h"
 #include "worker/power/cpu_energy.h"
 #include "worker/power/nvml.h"
@@ -141,6 +142,20 @@ TEST_F(PowerTest, TheSamplerRecordsTheGpusOfAnAttempt) {
   EXPECT_NEAR(use[kUtilisation], 0.1 * 0.85, 1e-5);
   EXPECT_EQ(history->peak_memory(), 2.0 * (1 << 30));
   EXPECT_GE(history->begin(), begin - 1);
+  sampler.Stop(history);
+}
+
+TEST_F(PowerTest, TheSamplerRecordsTheNextAttemptIfItGotNoThread) {
+  PowerSampler sampler({FAKE_NVML_LIBRARY, dir_.path()});
+  {
+    const NoThreads no_threads;
+    const auto history = sampler.Start({2, std::nullopt});
+    EXPECT_THAT(history->begin(), IsNan());
+    sampler.Stop(history);
+  }
+  const auto history = sampler.Start({2, std::nullopt});
+  for (int i = 0; i < 600 && std::isnan(history->begin()); ++i) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(std::isnan(history->begin()));
   sampler.Stop(history);
 }
 
