@@ -178,7 +178,8 @@ absl::Status Lifecycle::ResumeStudy(int64_t study_id, db::Micros now, Effects& f
 }
 
 void Lifecycle::Pause(LiveStudy& study, std::string reason, db::Micros now, Effects& fx) {
-  if (!study.row.pause_reason.empty() || (study.queued.empty() && study.delayed.empty())) return;
+  const bool none_left = study.queued.empty() && study.delayed.empty() && study.later.empty();
+  if (!study.row.pause_reason.empty() || none_left) return;
   study.row.pause_reason = std::move(reason);
   ++study.revision;
   fx.batch.studies.push_back(study.row);

@@ -32,7 +32,8 @@ absl::Status LoadFinishMetrics(db::Store& store, RankState& rank) {
   db::PointFilter filter;
   filter.rank = rank.stream.rank;
   return db::ReadContinuedPoints(store, {attempt}, filter, [&](const db::Series& piece) {
-    if (absl::StartsWith(piece.key, "run/")) rank.finish_metrics[piece.key] = piece.value.back();
+    if (absl::StartsWith(piece.key, "run/") || absl::StartsWith(piece.key, "bucket/"))
+      rank.finish_metrics[piece.key] = piece.value.back();
   });
 }
 

@@ -179,9 +179,14 @@ absl::StatusOr<v1::PruneResponse> Retention::Prune(bool dry_run, const std::func
     return MakeError(absl::StatusCode::kUnavailable, "PRUNE_AT_WORK",
                      "retention is being applied already; try again in a minute");
   }
-  auto response = PruneAlone(dry_run, over);
-  at_work_.Unlock();
-  return response;
+  try {
+    auto response = PruneAlone(dry_run, over);
+    at_work_.Unlock();
+    return response;
+  } catch (...) {  // the caller continues after std::bad_alloc
+    at_work_.Unlock();
+    throw;
+  }
 }
 
 absl::StatusOr<v1::PruneResponse> Retention::PruneAlone(bool dry_run, const std::function<bool()>& over) {

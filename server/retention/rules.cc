@@ -33,11 +33,12 @@ absl::Status ReadAge(const YAML::Node& node, const At& at, absl::Duration* age) 
   double number = 0;
   std::string unit;
   const std::string text = node.IsScalar() ? node.Scalar() : "";
-  const absl::Duration of_unit = SplitNumber(text, &number, &unit) && unit == "d" ? absl::Hours(24)
-                                 : unit == "h"                                    ? absl::Hours(1)
-                                 : unit == "m"                                    ? absl::Minutes(1)
-                                                                                  : absl::ZeroDuration();
-  if (of_unit == absl::ZeroDuration() || number <= 0)
+  const bool is_number = SplitNumber(text, &number, &unit);
+  const absl::Duration of_unit = unit == "d"   ? absl::Hours(24)
+                                 : unit == "h" ? absl::Hours(1)
+                                 : unit == "m" ? absl::Minutes(1)
+                                               : absl::ZeroDuration();
+  if (!is_number || of_unit == absl::ZeroDuration())
     return Invalid(
         at, node,
         absl::StrCat("'", text, "' is not an age; write days, hours or minutes, for example 90d or 12h"));

@@ -23,7 +23,9 @@ constexpr absl::Duration kFlushLimit = absl::Seconds(5);
 absl::StatusOr<db::AuditFilter> FilterOf(const v1::ListAuditEntriesRequest& request) {
   db::AuditFilter filter;
   filter.user = request.user();
-  filter.since = request.since().seconds() * 1'000'000 + request.since().nanos() / 1000;
+  // These functions return the nearest possible number instead of overflowing.
+  filter.since = absl::ToUnixMicros(absl::FromUnixSeconds(request.since().seconds()) +
+                                    absl::Nanoseconds(request.since().nanos()));
   filter.refused_only = request.refused_only();
   filter.limit = request.page_size() <= 0 ? 100 : std::min(request.page_size(), 1000);
   if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &filter.before_id))

@@ -402,6 +402,33 @@ TEST_F(Stepped, ARestartForgetsTheStepsOfOtherEngines) {
   EXPECT_EQ(store_->GetSummary(1)->reported_step, std::nullopt);
 }
 
+TEST_F(Stepped, ARestartKeepsTheMetricsOfTheFinishEvent) {
+  Begin();
+  ParsedBatch batch;
+  batch.token = token_;
+  batch.append.end_line = 1;
+  batch.append.end_position = 10;
+  batch.append.finished = true;
+  batch.append.columns.push_back({"run/throughput", {0}, {-1}, {1}, {100}});
+  batch.append.columns.push_back({"bucket/backward_s", {0}, {-1}, {1}, {0.5}});
+  batch.append.columns.push_back({"train/loss", {0}, {-1}, {1}, {2}});
+  batch.finish_metrics = {{"run/throughput", 100.0}, {"bucket/backward_s", 0.5}};
+  Report(std::move(batch));
+  Restart();
+  v1::SynchronizeRequest request;
+  request.set_node("n");
+  request.set_instance("life");
+  *request.add_attempts() = World::Ended(token_);
+  coordinator_->Synchronize(job_, request, [](absl::StatusOr<v1::SynchronizeResponse>) {});
+  Steps();
+  ASSERT_EQ(Run().state, db::RunState::kSucceeded) << Run().message;
+  const auto summary = store_->GetSummary(1);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->throughput, 100);
+  EXPECT_THAT(summary->metrics, testing::Contains(testing::Pair("bucket/backward_s", 0.5)));
+  EXPECT_FALSE(summary->metrics.contains("train/loss"));
+}
+
 // A time limit ends the attempt of the second run while the coordinator does not run. The first run has used
 // a part of the time of the allocation, so the second run may need less than the limit.
 TEST_F(Stepped, ATimeLimitThatEarlierRunsHaveUsedIsNoFailureAfterARestart) {

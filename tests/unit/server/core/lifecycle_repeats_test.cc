@@ -162,6 +162,33 @@ TEST(AdaptiveRepeats, ExplainNamesTheRule) {
               HasSubstr("being examined now"));
 }
 
+TEST(AdaptiveRepeats, AStudyIsPausedIfItsFirstRunsFailAndOnlyLaterBlocksRemain) {
+  World world(false, false, /*assess=*/true);
+  v1::StudySpec spec = World::Spec({1}, 0);
+  spec.mutable_retry()->set_max(0);
+  spec.mutable_adaptive_repeats()->set_min(5);
+  spec.mutable_adaptive_repeats()->set_max(8);
+  spec.mutable_adaptive_repeats()->set_half_width(0.02);
+  const int64_t id = world.Submit(spec);
+  std::string job = world.AskedFor();
+  world.Job(job, State::kRunning);
+  v1::SynchronizeResponse desired = world.Sync(job);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(desired.attempts_size(), 1) << i;
+    desired = world.Sync(job, {World::Ended(desired.attempts(0).token(), 1)});
+  }
+  EXPECT_THAT(world.study(id).row.pause_reason, HasSubstr("its first 5 runs failed in the same way"));
+  EXPECT_TRUE(desired.terminate());
+  world.lifecycle.Assessed({id, 5}, Assessment{false, ""}, world.now, world.fx);
+  world.Job(job, State::kCompleted);
+  world.After(1000);
+  EXPECT_EQ(world.AskedFor(), "");
+  ASSERT_TRUE(world.lifecycle.ResumeStudy(id, world.now, world.fx).ok());
+  job = world.AskedFor();
+  world.Job(job, State::kRunning);
+  EXPECT_EQ(world.Sync(job).attempts_size(), 1);
+}
+
 TEST(AdaptiveRepeats, ParallelAllocationsAddAsManyBlocks) {
   World world(false, false, /*assess=*/true);
   v1::StudySpec spec = World::Spec({1}, 0);

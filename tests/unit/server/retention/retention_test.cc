@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -597,6 +598,18 @@ TEST_F(RetentionTest, ASecondCallIsRefusedWhileOneIsAtWork) {
   EXPECT_TRUE(absl::IsUnavailable(retention.Prune(true, [] { return false; }).status()));
   store.released.Notify();
   first.join();
+}
+
+TEST_F(RetentionTest, ACallWithoutEnoughMemoryDoesNotBlockTheNextCall) {
+  CommitStudy(1, 400);
+  RetentionRules rules;
+  rules.directories = 180 * kDay;
+  Retention retention(Options(rules), *store_);
+  const auto fail = []() -> bool { throw std::bad_alloc(); };
+  EXPECT_THROW((void)retention.Prune(false, fail), std::bad_alloc);
+  const auto pruned = retention.Prune(false, [] { return false; });
+  ASSERT_TRUE(pruned.ok()) << pruned.status();
+  EXPECT_EQ(pruned->removed(0).directories(), 1);
 }
 
 // Attempts whose jobs ran under the account of a user: their directories are below RUNS/USER.

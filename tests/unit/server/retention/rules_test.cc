@@ -67,6 +67,12 @@ TEST(RetentionRules, AnErrorNamesThePlaceAndWhatToWrite) {
   EXPECT_THAT(ErrorOf("points: {older_than: -1d}"), HasSubstr("'-1d' is not an age"));
   EXPECT_THAT(ErrorOf("points: {older_than: 0d}"), HasSubstr("'0d' is not an age"));
   EXPECT_THAT(ErrorOf("points: {older_than: 1e999d}"), HasSubstr("is not an age"));
+  for (const char* unit : {"d", "h", "m"}) {
+    // Without a limit, such an age would be infinite, and the rule would never remove anything.
+    const std::string age = absl::StrCat("99999999999999999999999", unit);
+    EXPECT_THAT(ErrorOf(absl::StrCat("points: {older_than: ", age, "}")),
+                HasSubstr(absl::StrCat("'", age, "' is not an age")));
+  }
   EXPECT_THAT(ErrorOf("\npoint: {older_than: 1d}"),
               HasSubstr("line 2: retention: unknown key 'point'; did you mean points?"));
   EXPECT_THAT(ErrorOf("logs: 90d"),

@@ -96,5 +96,17 @@ TEST_F(AdminServiceTest, UsageHasEveryUserWithAnythingAndNeedsAToken) {
             grpc::StatusCode::UNAUTHENTICATED);
 }
 
+TEST_F(AdminServiceTest, AuditEntriesSinceATimeFarAwayAreNone) {
+  Submit();
+  const auto stub = v1::AdminService::NewStub(Unix());
+  v1::ListAuditEntriesRequest request;
+  v1::ListAuditEntriesResponse entries;
+  ASSERT_TRUE(stub->ListAuditEntries(Context().get(), request, &entries).ok());
+  ASSERT_GE(entries.entries_size(), 1);
+  request.mutable_since()->set_seconds(10'000'000'000'000);  // more than 2^63 microseconds
+  ASSERT_TRUE(stub->ListAuditEntries(Context().get(), request, &entries).ok());
+  EXPECT_EQ(entries.entries_size(), 0);
+}
+
 }  // namespace
 }  // namespace scalelab::server
