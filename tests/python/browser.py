@@ -23,15 +23,23 @@ TEXTS = """
     const found = new Set(), near = 0.5;
     const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > near &&
                            Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > near;
-    // Returns whether the line of a shape goes through a box.
-    const crosses = (shape, box) => {
-      const matrix = shape.getScreenCTM(), length = shape.getTotalLength();
-      for (let at = 0; ; ++at) {
-        const {x, y} = shape.getPointAtLength(Math.min(at, length)).matrixTransform(matrix);
-        if (x > box.left + near && x < box.right - near && y > box.top + near && y < box.bottom - near) return true;
-        if (at >= length) return false;
+    // Returns the points of a shape's line, one for each unit of its length. Each shape is computed once, because many texts may be
+    // near it.
+    const lines = new Map();
+    const pointsOf = (shape) => {
+      if (!lines.has(shape)) {
+        const matrix = shape.getScreenCTM(), length = shape.getTotalLength(), points = [];
+        for (let at = 0; ; ++at) {
+          points.push(shape.getPointAtLength(Math.min(at, length)).matrixTransform(matrix));
+          if (at >= length) break;
+        }
+        lines.set(shape, points);
       }
+      return lines.get(shape);
     };
+    // Returns whether the line of a shape goes through a box.
+    const crosses = (shape, box) => pointsOf(shape).some(({x, y}) =>
+      x > box.left + near && x < box.right - near && y > box.top + near && y < box.bottom - near);
     for (const picture of document.querySelectorAll('svg')) {
       const frame = picture.getBoundingClientRect();
       const texts = [...picture.querySelectorAll('text')].map((text) => ({text: text.textContent, box: text.getBoundingClientRect()}))

@@ -47,7 +47,9 @@ class Service:
         with open(self.dir / "scalelabd.log", "a", encoding="utf-8") as log:
             command = [PROGRAMS / "scalelabd", "--data", self.dir / "data", "--noise-guard", "false",
                        "--config", self.dir / "scalelabd.yaml"]
-            self._daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            # Several tests run at the same time on the same cores, so an MPI rank that waits for another must yield its core.
+            environment = {"OMPI_MCA_mpi_yield_when_idle": "1", **os.environ}
+            self._daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         self.ready = self._daemon.stdout.readline()
         if not self.ready.startswith("ready"):
             self.stop()

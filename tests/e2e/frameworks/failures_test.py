@@ -12,7 +12,8 @@ START_S = 300  # from the start of the processes to the first step: the first im
 END_S = 120  # from the failure to the end of the processes
 
 
-# mpirun starts these ranks, and ends all of them when one of them ends. Therefore they are its own processes here (fork=False).
+# mpirun starts these ranks, and ends all of them when one of them ends. Therefore they are its own processes in tests that kill or
+# stop a rank (fork=False).
 LAUNCHED = run.ENGINES[ENGINE].mpi
 
 
@@ -67,13 +68,13 @@ class Failures(unittest.TestCase):
     def setUpClass(cls):
         run.python_of(ENGINE)  # skips
 
-    def ends(self, spec, message, kind, engine=ENGINE, meddle=None, limit=START_S):
+    def ends(self, spec, message, kind, engine=ENGINE, meddle=None, limit=START_S, fork=False):
         """Checks that a run of two ranks ends, and that its last event contains the reason.
 
         Returns the last event of rank 0. If both ranks fail, mpirun may kill rank 0 before it writes this event; then returns the last
         event of rank 1.
         """
-        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=limit, fork=False)
+        result = run.run(engine, {"comm_timeout_s": 20, **spec}, meddle=meddle, timeout=limit, fork=fork)
         self.assertNotEqual(result.status, 0)
         written = [events for events in result.events if events] if LAUNCHED else result.events[:1]
         self.assertTrue(written, result.errors)
@@ -120,7 +121,8 @@ class Failures(unittest.TestCase):
     @unittest.skipIf(run.gpus_here(), "this machine has GPUs")
     def test_a_run_for_gpus_never_trains_on_a_cpu(self):
         has_none = ENGINE in ("mxnet/kvstore", "horovod/mxnet")
-        self.ends({"gpus_per_rank": 1}, "trains on CPUs" if has_none else "gpus_per_rank is 1, but .* sees 0 GPUs", "configuration")
+        message = "trains on CPUs" if has_none else "gpus_per_rank is 1, but .* sees 0 GPUs"
+        self.ends({"gpus_per_rank": 1}, message, "configuration", fork=True)  # the ranks end by themselves
 
     @unittest.skipUnless(ENGINE == "pytorch/ddp", "this is a test of pytorch/dp, which uses the same environment as pytorch/ddp")
     def test_data_parallel_has_no_replicas_on_a_cpu(self):

@@ -57,6 +57,10 @@ std::vector<double> Train(const Case& c, TrainingSpec spec, Model& model, Commun
       const auto mine = sampler.Slice(s);
       StepRecord record{.global_samples = sampler.GlobalBatch(s), .marks = StepMarks(at::kCPU)};
       Batch batch = Samples(c.model, {mine.begin(), mine.end()});
+      if constexpr (requires { c.side; }) {  // smaller images
+        if (!IsGpt(c.model))
+          batch.images = batch.images.narrow(2, 0, c.side).narrow(3, 0, c.side).contiguous();
+      }
       if (batch.images.is_floating_point()) batch.images = batch.images.to(c.type);
       step.Run(batch, 0.02, record);
       losses.push_back(record.numbers[kLoss].item<double>());

@@ -25,6 +25,8 @@ std::vector<std::string> Backends() {
 #endif
 }
 
+bool IsLong() { return std::getenv("SCALELAB_LONG_TESTS") != nullptr; }
+
 // Expects that the memory of each rank is within 10% of the formula of the engine.
 void ExpectMemoryOfTheFormula(const Result& run) {
   for (size_t r = 0; r < run.events.size(); ++r) {
@@ -43,10 +45,11 @@ class Engines : public Trainer, public testing::WithParamInterface<std::string> 
   // images. The long form has images of the usual 32 x 32 pixels.
   static json Spec(int ranks, const json& more = json::object()) {
     json spec = Trainer::Spec(ranks, more);
-    const bool usual = std::getenv("SCALELAB_LONG_TESTS") != nullptr;
-    if (!usual && spec["dataset"] == "synthetic") spec["image_size"] = 16;
+    if (!IsLong() && spec["dataset"] == "synthetic" && !spec.contains("image_size")) spec["image_size"] = 16;
     return spec;
   }
+  // The smallest images of the short form, for comparisons of losses and parameters.
+  static int SmallestSide() { return IsLong() ? 32 : 8; }
   static json Frozen(json more = json::object()) {
     json spec = {{"batch_norm", "eval"},
                  {"learning_rate", 0.001}};  // the result must not depend on how a batch is divided
@@ -124,7 +127,7 @@ TEST_P(Engines, TrainAGptLikeOneRank) {
 }
 
 TEST_P(Engines, AddUpThePartsOfABatch) {
-  const json few = Frozen({{"max_steps", "8"}});
+  const json few = Frozen({{"max_steps", "8"}, {"image_size", SmallestSide()}});
   const std::vector<double> expected = Run({Spec(1, few)}).Losses();
   json parts = few;
   // 16 samples are divided into 6, 5 and 5.
@@ -141,8 +144,11 @@ TEST_P(Engines, AddUpThePartsOfABatch) {
 
 // The last of three steps of an epoch has 25 samples.
 TEST_P(Engines, TrainOnAnUnequalLastBatch) {
-  const json uneven =
-      Frozen({{"train_samples", "89"}, {"last_batch", "keep"}, {"epochs", 4}, {"max_steps", "12"}});
+  const json uneven = Frozen({{"train_samples", "89"},
+                              {"last_batch", "keep"},
+                              {"epochs", 4},
+                              {"max_steps", "12"},
+                              {"image_size", SmallestSide()}});
   const std::string expected =
       Run({Spec(1, uneven)}).Of(0, "epoch").at(3)["metrics"]["epoch/train_loss"].dump();
   json keep = uneven;
@@ -195,7 +201,7 @@ struct Roles {
 constexpr Roles kRoles[] = {{2, 1}, {3, 1}, {2, 2}};
 
 TEST_P(Engines, TrainLikeOneRankWithParameterServers) {
-  const json more = Frozen({{"global_batch", 36}, {"train_samples", "720"}});
+  const json more = Frozen({{"global_batch", 36}, {"train_samples", "720"}, {"image_size", SmallestSide()}});
   const std::vector<double> expected = Run({Spec(1, more)}).Losses();
   ASSERT_EQ(expected.size(), 20u);
   for (const auto [trainers, servers] : kRoles) {
@@ -232,7 +238,8 @@ TEST_P(Engines, TrainLikeOneRankWithParameterServers) {
 // The last of three steps of an epoch has 17 samples. Servers evaluate their part of the test set.
 TEST_P(Engines, TrainOnAnUnequalLastBatchWithParameterServers) {
   WriteCifar(/*train=*/89, /*test=*/50);
-  const json uneven = Frozen({{"global_batch", 36},
+  const json uneven = Frozen({{"model", IsLong() ? "resnet20" : "resnet8"},
+                              {"global_batch", 36},
                               {"train_samples", "89"},
                               {"dataset", "cifar10"},
                               {"data_dir", dir_},
@@ -292,7 +299,7 @@ TEST_P(Engines, LearnWithGradientsOfOlderParameters) {
 // Table 1 of Rajbhandari et al. 2020 for momentum SGD in fp32: parameters, gradients and momentum, divided from stage 3, 2 and
 // 1 on. Long tests use gpt-small, with 124 million parameters.
 TEST_P(Engines, HaveAPartOfTheMemory) {
-  const bool small = std::getenv("SCALELAB_LONG_TESTS") != nullptr && GetParam() == "mpi";
+  const bool small = IsLong() && GetParam() == "mpi";
   const auto models =
       small ? std::vector{"resnet20", "gpt-nano", "gpt-small"} : std::vector{"resnet20", "gpt-nano"};
   constexpr double kTolerance = 0.1;
@@ -342,7 +349,7 @@ TEST_P(Engines, HaveAPartOfTheMemory) {
 // gpt-small needs 12 bytes for each of its 124 million parameters in native/ddp. In native/zero3 a rank needs a quarter of that, and
 // memory for some buckets. Each rank may allocate kLimit, as in an allocation with little memory.
 TEST_F(Trainer, TrainsWithZero3WhatDoesNotFitWithDdp) {
-  if (std::getenv("SCALELAB_LONG_TESTS") == nullptr) GTEST_SKIP() << "only with SCALELAB_LONG_TESTS=1";
+  if (!IsLong()) GTEST_SKIP() << "only with SCALELAB_LONG_TESTS=1";
   program_ = TRAINER;                // a forked rank would not have the limit
   constexpr int64_t kLimit = 2'300;  // MB; native/zero3 needs 2,030 and native/ddp 2,610
   const std::string limit = "ulimit -d " + std::to_string(kLimit * 1'000'000 / 1024);
@@ -494,11 +501,8 @@ INSTANTIATE_TEST_SUITE_P(Over, Engines, testing::ValuesIn(Backends()),
                          [](const auto& info) { return info.param; });
 
 TEST_F(Trainer, HasReplicasInOneProcess) {
-  const json frozen = {{"batch_norm", "eval"},
-                       {"learning_rate", 0.001},
-                       {"train_samples", "89"},
-                       {"last_batch", "keep"},
-                       {"epochs", 7}};
+  const json frozen = {{"batch_norm", "eval"},  {"learning_rate", 0.001}, {"image_size", IsLong() ? 32 : 16},
+                       {"train_samples", "89"}, {"last_batch", "keep"},   {"epochs", 7}};
   const std::vector<double> expected = Run({Spec(1, frozen)}).Losses();
   ASSERT_EQ(expected.size(), 20u);
   for (const int replicas : {2, 4}) {

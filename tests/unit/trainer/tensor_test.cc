@@ -26,6 +26,7 @@ struct Case {
   int64_t epochs = 7;
   // Batch normalisation amplifies rounding errors, so use double precision.
   at::ScalarType type = at::kFloat;
+  int64_t side = 32;  // of images, in pixels
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.model; }
@@ -105,10 +106,10 @@ TEST_P(Tensor, TrainsLikeOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Tensor,
-                         testing::Values(Case{"resnet20", 2, 2, 1, true, 7, at::kDouble},
-                                         Case{"resnet20", 4, 4, 3, true, 7, at::kDouble},
-                                         Case{"resnet20", 4, 2, 2, /*keeps_last_batch=*/false, 2,
-                                              at::kDouble},
+                         testing::Values(Case{"resnet20", 2, 2, 1, true, 7, at::kDouble, 16},
+                                         Case{"resnet20", 4, 4, 3, true, 7, at::kDouble, 16},
+                                         Case{"resnet20", 4, 2, 2, /*keeps_last_batch=*/false, 2, at::kDouble,
+                                              16},
                                          Case{"gpt-nano", 2, 2, 1}, Case{"gpt-nano", 3, 3, 3},
                                          Case{"gpt-nano", 4, 2, 2}, Case{"gpt-four-heads", 4, 4, 2}),
                          [](const auto& info) {
