@@ -201,7 +201,11 @@ Section CurveTable(const GetCurveResponse& curve) {
   for (const CurveSeries& series : curve.series()) keys.push_back(&series.key());
   const std::vector<std::string> axes = AxesOf(keys);
   Section section;
-  for (const std::string& axis : axes) section.columns.push_back({axis, In::kAll, false, true});
+  for (const std::string& axis : axes) {
+    // These have columns of their own in CSV.
+    const bool batch = axis == "global_batch" || axis == "batch_per_rank";
+    section.columns.push_back({axis, batch ? In::kTables : In::kAll, false, true});
+  }
   // The fingerprint is shown only if the axes do not distinguish all series.
   std::set<std::string> distinct;
   for (const CurveSeries& series : curve.series()) distinct.insert(KeyText(series.key()));

@@ -4,6 +4,7 @@
 #include "client/commands/commands.h"
 #include "client/session/exit_code.h"
 #include "google/protobuf/struct.pb.h"
+#include "proto/utf8.h"
 
 namespace scalelab::client {
 namespace {
@@ -21,7 +22,7 @@ google::protobuf::Struct Message(const DataVerifyOptions& options, const Verific
   auto& bad = *fields["bad"].mutable_list_value();
   for (const BadFile& file : result.bad) {
     auto& entry = *bad.add_values()->mutable_struct_value()->mutable_fields();
-    entry["file"].set_string_value(file.path);
+    entry["file"].set_string_value(ValidUtf8(file.path));
     entry["problem"].set_string_value(file.problem);
   }
   return message;

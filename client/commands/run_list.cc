@@ -1,4 +1,8 @@
 // `scalelab run list STUDIES`: lists runs in the order of execution.
+#include <string>
+#include <unordered_set>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "client/commands/commands.h"
 #include "client/commands/sections.h"
@@ -27,6 +31,7 @@ absl::StatusOr<ExitCode> ExecuteRunList(const RunListOptions& options, Session& 
   auto server = session.Server();
   if (!server.ok()) return server.status();
   ListRunsResponse list;
+  std::unordered_set<std::string> listed;  // names. Two selectors may mean the same study
   for (const std::string& name : *names) {
     ListRunsRequest request;
     request.set_parent(name);
@@ -35,7 +40,9 @@ absl::StatusOr<ExitCode> ExecuteRunList(const RunListOptions& options, Session& 
     do {
       auto page = (*server)->Call((*server)->runs(), &RunService::Stub::ListRuns, request);
       if (!page.ok()) return page.status();
-      for (Run& run : *page->mutable_runs()) list.mutable_runs()->Add(std::move(run));
+      for (Run& run : *page->mutable_runs()) {
+        if (names->size() == 1 || listed.insert(run.name()).second) list.mutable_runs()->Add(std::move(run));
+      }
       request.set_page_token(page->next_page_token());
     } while (!request.page_token().empty());
   }

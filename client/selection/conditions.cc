@@ -40,11 +40,17 @@ absl::StatusOr<Condition> ParseCondition(absl::string_view text,
       absl::StrCat("--where: '", text, "' is no condition; write for example engine=native/* and ranks>=4"));
 }
 
+// A number may be written in another way than its text: 1e-5 and 0.00001 are the number with the text "1e-05".
+bool IsEqual(const Condition& condition, const Field& field) {
+  double number = 0;
+  if (field.number.has_value() && absl::SimpleAtod(condition.value, &number) && number == *field.number)
+    return true;
+  return fnmatch(condition.value.c_str(), field.text.c_str(), 0) == 0;
+}
+
 bool Holds(const Condition& condition, const std::optional<Field>& field) {
-  if (condition.op == "=" || condition.op == "!=") {
-    const bool equal = field.has_value() && fnmatch(condition.value.c_str(), field->text.c_str(), 0) == 0;
-    return equal == (condition.op == "=");
-  }
+  if (condition.op == "=" || condition.op == "!=")
+    return (field.has_value() && IsEqual(condition, *field)) == (condition.op == "=");
   if (!field.has_value() || !field->number.has_value()) return false;
   if (condition.op == "<") return *field->number < condition.number;
   if (condition.op == "<=") return *field->number <= condition.number;

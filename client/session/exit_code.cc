@@ -26,6 +26,8 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 }
 
 absl::Status AsInvalidInput(const absl::Status& status) {
+  // A server that is too busy does not make the input invalid.
+  if (absl::IsResourceExhausted(status) && ExitCodeOf(status) != ExitCode::kUsage) return status;
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kInvalidArgument:

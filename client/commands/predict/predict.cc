@@ -78,14 +78,15 @@ void AddPredict(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--dry-run", options->dry_run,
                     "Store nothing; world sizes that no study has can be predicted, too");
-  command->add_option(
+  auto* network = command->add_option(
       "--network", options->network,
       "Output of `scalelab-bench allreduce` on the network that the predicted ranks use; without it, "
       "the all-reduces that the runs recorded");
   command
       ->add_option("--all-reduce", options->contender,
                    "Which all-reduces of --network: mpi_started, mpi, gloo, ...")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(network);
   command->callback([options, &chosen] {
     chosen = [options](Session& session) { return ExecutePredict(*options, session); };
   });

@@ -61,6 +61,11 @@ absl::Status CheckPanels(const std::vector<Quantity>& panels, const FigureTarget
 }
 
 absl::Status CheckStyle(const FigureTarget& target, const std::string& svg) {
+  if (target.wanted() && !svg.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--svg ", svg,
+                                                   " has no effect with --file or --format, which write one "
+                                                   "figure in place of printing; leave out one of them"));
+  }
   if (!target.styled() || target.wanted() || !svg.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--title, --width and --no-n choose how a figure looks; add --file, for example --file curve.pdf");

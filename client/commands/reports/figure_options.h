@@ -26,7 +26,7 @@ void AddPanels(CLI::App& command, std::vector<std::string>& panels, PictureStyle
 absl::Status CheckPanels(const std::vector<Quantity>& panels, const FigureTarget& target,
                          const std::string& svg, absl::string_view fixed_table);
 // Returns INVALID_ARGUMENT if there are options for the look of a figure, but the command writes neither the figure nor
-// the SVG file, whose name may be empty.
+// the SVG file, whose name may be empty. Also returns INVALID_ARGUMENT if both are wanted, because a command writes only one.
 absl::Status CheckStyle(const FigureTarget& target, const std::string& svg);
 
 }  // namespace scalelab::client

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/output/text.h"
 #include "client/plots/curve_view.h"
 #include "client/plots/svg_plot.h"
@@ -259,6 +260,15 @@ TEST_F(CurveCommand, CsvHasEveryStatisticInAColumnOfItsOwn) {
   for (; std::getline(csv, line); ++lines)
     EXPECT_EQ(std::count(line.begin(), line.end(), ','), columns) << line;
   EXPECT_EQ(lines, 12);
+}
+
+TEST_F(CurveCommand, AnAxisThatCsvShowsAnywayHasOneColumn) {
+  for (auto& series : *server_.curve.mutable_series())
+    (*series.mutable_key()->mutable_fields())["global_batch"].set_number_value(256);
+  const std::string csv = Run({"curve", "7", "-o", "csv"}).out;
+  const std::vector<std::string> columns = absl::StrSplit(csv.substr(0, csv.find('\n')), ',');
+  EXPECT_EQ(std::count(columns.begin(), columns.end(), "global_batch"), 1);
+  EXPECT_THAT(Run({"curve", "7"}).out, HasSubstr("GLOBAL_BATCH"));
 }
 
 TEST_F(CurveCommand, NotesAreInTheTableThePictureAndTheCsv) {
@@ -630,6 +640,16 @@ TEST_F(CurveCommand, WritesThePictureOrSaysWhyNot) {
     EXPECT_THAT(refused.err, HasSubstr("does not end in .svg"));
   }
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/curve.pdf"));
+}
+
+TEST_F(CurveCommand, TwoFiguresAreNotWrittenAtOnce) {
+  const std::string file = dir_ + "/a.csv", svg = dir_ + "/b.svg";
+  for (const char* command : {"curve", "plot"}) {
+    const Outcome both = Run({command, "7", "--file", file, "--svg", svg});
+    EXPECT_THAT(both, Exits(ExitCode::kUsage));
+    EXPECT_THAT(both.err, HasSubstr("--svg " + svg + " has no effect with --file or --format"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 }  // namespace

@@ -36,6 +36,14 @@ TEST_F(DataCommands, VerifySaysThatAllIsWellOrListsWhatIsNot) {
   EXPECT_EQ(answer["bad"][0]["problem"], "the file is empty");
 }
 
+TEST_F(DataCommands, VerifyMarksBytesOfFileNamesThatAreNotUtf8) {
+  WriteBytes(images_ + "/val/bee/\xff.png", "");
+  const Outcome as_json = RunAsIs({"data", "verify", "imagefolder", "--data-dir", images_, "-o", "json"});
+  const auto answer = nlohmann::json::parse(as_json.out);
+  ASSERT_EQ(answer["bad"].size(), 1u);
+  EXPECT_EQ(answer["bad"][0]["file"], images_ + "/val/bee/?.png");
+}
+
 TEST_F(DataCommands, VerifyRefusesWhatIsNoDataSetOrNotThere) {
   EXPECT_THAT(RunAsIs({"data", "verify", "synthetic", "--data-dir", images_}), Exits(ExitCode::kUsage));
   const Outcome missing = RunAsIs({"data", "verify", "cifar10", "--data-dir", images_});

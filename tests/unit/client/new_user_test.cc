@@ -232,6 +232,12 @@ TEST_F(NewUser, ErrorsAreJsonWhereOutputIs) {
               HasSubstr("did you mean 'show'"));
 }
 
+TEST_F(NewUser, AnOptionThatNeedsAnotherOneIsNotIgnored) {
+  const Outcome alone = Run({"predict", "7", "--all-reduce", "gloo"});
+  EXPECT_THAT(alone, Exits(ExitCode::kUsage));
+  EXPECT_THAT(alone.err, AllOf(HasSubstr("--all-reduce"), HasSubstr("--network")));
+}
+
 TEST_F(NewUser, ValidationAnswersInJson) {
   const auto valid = nlohmann::json::parse(RunAsIs({"study", "validate", StudyFile(), "-o", "json"}).out);
   EXPECT_EQ(valid["valid"], true);

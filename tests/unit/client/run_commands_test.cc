@@ -87,6 +87,28 @@ TEST_F(RunCommands, ListShowsTheSelectedRunsInTheWantedOrder) {
   EXPECT_EQ(numbers({"--sort", "-throughput", "--limit", "2"}), "11 13 ");
 }
 
+TEST_F(RunCommands, ANumberInAConditionMayBeWrittenInAnyForm) {
+  const auto count = [&](const std::string& condition) {
+    return nlohmann::json::parse(Run({"run", "list", "7", "-o", "json", "--where", condition}).out)["runs"]
+        .size();
+  };
+  (*server_.runs[0].mutable_key()->mutable_fields())["learning_rate"].set_number_value(1e-5);
+  EXPECT_EQ(count("learning_rate=1e-05"), 1u);
+  EXPECT_EQ(count("learning_rate=1e-5"), 1u);
+  EXPECT_EQ(count("learning_rate=0.00001"), 1u);
+  EXPECT_EQ(count("learning_rate=1e-6"), 0u);
+  EXPECT_EQ(count("ranks=2.0"), 1u);
+  EXPECT_EQ(count("ranks!=2.0"), 2u);
+  EXPECT_EQ(count("ranks=?"), 3u);
+}
+
+TEST_F(RunCommands, ListShowsARunOnceIfTwoSelectorsMeanItsStudy) {
+  const auto list = nlohmann::json::parse(Run({"run", "list", "7,last", "-o", "json"}).out);
+  EXPECT_EQ(server_.runs_asked.front().parent(), "studies/7");
+  EXPECT_EQ(server_.runs_asked.back().parent(), "studies/last");
+  EXPECT_EQ(list["runs"].size(), 3u);
+}
+
 TEST_F(RunCommands, AWrongConditionNamesTheFields) {
   const Outcome field = Run({"run", "list", "7", "--where", "colour=red"});
   EXPECT_THAT(field, Exits(ExitCode::kUsage));

@@ -170,6 +170,15 @@ TEST_F(StudyCommands, WhatTheServerRefusesOfAFileIsAnInvalidFileWithItsPlace) {
   EXPECT_THAT(Run({"study", "plan", path}), Exits(ExitCode::kUsage));
 }
 
+TEST_F(StudyCommands, AServerThatIsTooBusyDoesNotMakeAFileInvalid) {
+  Start();
+  server_.error = MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_CALLS", "try again in 5 seconds");
+  const Outcome submit = Run({"study", "submit", StudyFile()});
+  EXPECT_THAT(submit, Exits(ExitCode::kFailure));
+  EXPECT_THAT(submit.err, HasSubstr("try again in 5 seconds"));
+  EXPECT_THAT(Run({"study", "plan", StudyFile()}), Exits(ExitCode::kFailure));
+}
+
 TEST_F(StudyCommands, ARequestOfMoreThanFourMebibytesIsNotSent) {
   Start();
   const std::string path =
