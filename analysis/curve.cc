@@ -148,20 +148,23 @@ void CurveMaker::GroupCells() {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return cells_[a].position < cells_[b].position; });
-  std::map<std::string, size_t> known;
+  std::map<std::vector<int>, size_t> known;  // by the numbers of the values
   const CellValues& values = parameters_.values();
   std::vector<json> shown(static_cast<size_t>(values.size()) + 1);  // by number of the value
   group_of_.resize(cells_.size());
   for (size_t i : order) {
     if (comparisons_[i].baseline) continue;
-    json key = json::object();
-    for (const int number : parameters_.key(i)) {
-      if (values.name(number) == "ranks") continue;
-      if (shown[number].is_null()) shown[number] = ToJson(values.value(number));
-      key[values.name(number)] = shown[number];
+    std::vector<int> numbers(parameters_.key(i).begin(), parameters_.key(i).end());
+    std::erase_if(numbers, [&](int number) { return values.name(number) == "ranks"; });
+    std::ranges::sort(numbers);
+    const auto [it, added] = known.try_emplace(std::move(numbers), groups_.size());
+    if (added) {
+      json& key = groups_.emplace_back().key = json::object();
+      for (const int number : it->first) {
+        if (shown[number].is_null()) shown[number] = ToJson(values.value(number));
+        key[values.name(number)] = shown[number];
+      }
     }
-    const auto [it, added] = known.try_emplace(key.dump(), groups_.size());
-    if (added) groups_.emplace_back().key = std::move(key);
     groups_[it->second].cells.push_back(i);
     group_of_[i] = it->second;
   }

@@ -337,7 +337,7 @@ std::vector<scalelab::v1::ScalingFit> FitLaws(const std::vector<double>& ranks,
   if (distinct < 3) return fits;
   Series series{ranks, cells, base, ratios, ratios.bootstrap(), {}, ratios.sample(cells[0]).size(), {}};
   for (size_t i = 0; i < cells.size(); ++i) {
-    const auto ratio = ratios.Compare(cells[i], cells[base]);
+    const auto ratio = ratios.Compare(cells[i], cells[base], /*deviation=*/false);
     if (!ratio.has_value()) return fits;
     series.speedups.push_back(ratio->estimate.mean());
     series.smallest = std::min(series.smallest, series.sample(i).size());

@@ -35,11 +35,12 @@ void AddRefused(const Point& point, CurvePoint& out) {
 }
 
 void AddNodes(const Point& point, CurvePoint& out) {
-  std::set<int64_t> nodes;
+  int64_t nodes = 0;
   for (const db::CurveRow* row : point.results) {
-    if (row->nodes_hash != 0) nodes.insert(row->nodes_hash);
+    if (row->nodes_hash == 0) continue;
+    if (nodes != 0 && row->nodes_hash != nodes) return out.add_notes("repeats ran on different nodes");
+    nodes = row->nodes_hash;
   }
-  if (nodes.size() > 1) out.add_notes("repeats ran on different nodes");
 }
 
 // Adds a note if a reported throughput differs from global batch / median step.

@@ -24,9 +24,9 @@ void AddUsable(const std::optional<double>& value, const MetricRange& range, Poi
 }  // namespace
 
 void Point::Reserve(size_t count) {
-  throughput.block.reserve(count);
-  for (std::vector<double>* values : {&throughput.value, &throughput.time, &epoch_seconds, &comm_share,
-                                      &peak_memory, &accuracy, &train_loss, &concurrent})
+  throughput.Reserve(count);
+  for (std::vector<double>* values :
+       {&epoch_seconds, &comm_share, &peak_memory, &accuracy, &train_loss, &concurrent})
     values->reserve(count);
   results.reserve(count);
 }

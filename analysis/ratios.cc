@@ -35,12 +35,6 @@ std::vector<double> RatiosWithinBlocks(const Sample& a, const Sample& b) {
   return ratios;
 }
 
-// Sets the median and the deviation of an estimate to those of the ratios within blocks.
-void SetSpread(std::vector<double> ratios, scalelab::v1::Estimate& estimate) {
-  if (ratios.size() >= 2) estimate.set_stddev(StandardDeviation(ratios));
-  estimate.set_median(ratios.empty() ? estimate.mean() : Median(std::move(ratios)));
-}
-
 bool HaveCommonBlocks(const Sample& a, const Sample& b) {
   bool have = false;
   ForEachCommonBlock(a, b, [&](size_t, size_t) { have = true; });
@@ -69,7 +63,7 @@ double CellRatios::NoiseFloor(double repeats) {
   return std::expm1(t * std::sqrt(2 * model()->variance() / repeats));
 }
 
-std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
+std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b, bool deviation) {
   if (cells_[a]->size() == 0 || cells_[b]->size() == 0) return std::nullopt;
   if (a == b) {  // the ratio to itself has no noise
     Ratio one;
@@ -86,7 +80,8 @@ std::optional<CellRatios::Ratio> CellRatios::Compare(size_t a, size_t b) {
   if (!ratio.has_value() && common > 0) ratio = ByBlocks(a, b);
   if (!ratio.has_value()) return std::nullopt;
   ratio->common = static_cast<int>(common);
-  SetSpread(std::move(ratios), ratio->estimate);
+  if (deviation && common >= 2) ratio->estimate.set_stddev(StandardDeviation(ratios));
+  ratio->estimate.set_median(ratios.empty() ? ratio->estimate.mean() : Median(std::move(ratios)));
   return ratio;
 }
 

@@ -17,6 +17,12 @@ struct Sample {
 
   size_t size() const { return value.size(); }
   bool HasTimes() const { return time.size() == value.size(); }
+  // Reserves memory for `count` values with their times.
+  void Reserve(size_t count) {
+    block.reserve(count);
+    value.reserve(count);
+    time.reserve(count);
+  }
 };
 
 // Returns for each repeat its number among the repeats in which a run has succeeded, or -1 if none has. These

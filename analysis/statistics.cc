@@ -21,8 +21,11 @@ double Median(std::vector<double> values) {
 }
 
 double StandardDeviation(const std::vector<double>& values) {
+  return StandardDeviation(values, Mean(values));
+}
+
+double StandardDeviation(const std::vector<double>& values, double mean) {
   if (values.size() < 2) return 0;
-  const double mean = Mean(values);
   double squares = 0;
   for (double v : values) squares += (v - mean) * (v - mean);
   return std::sqrt(squares / static_cast<double>(values.size() - 1));
@@ -46,7 +49,7 @@ scalelab::v1::Estimate EstimateMean(const std::vector<double>& values, const Cri
   estimate.set_mean(mean);
   estimate.set_median(Median(values));
   if (values.size() < 2) return estimate;
-  const double deviation = StandardDeviation(values);
+  const double deviation = StandardDeviation(values, mean);
   const double half = critical.T(values.size() - 1) * deviation / std::sqrt(n);
   estimate.set_stddev(deviation);
   // If the mean is outside the range, do not cut the interval: the range is wrong, not the mean.

@@ -14,6 +14,8 @@ double Mean(const std::vector<double>& values);
 double Median(std::vector<double> values);
 // Returns the sample standard deviation (n - 1); 0 for fewer than two values.
 double StandardDeviation(const std::vector<double>& values);
+// As above, with the mean of the values.
+double StandardDeviation(const std::vector<double>& values, double mean);
 
 // Returns the interpolated quantile (Hyndman and Fan 1996, type 7). Reorders `values`, which must
 // not be empty.

@@ -266,35 +266,35 @@ std::vector<ComparedRun> RunsToCompare(const std::vector<db::CellRow>& cells, co
     if (i + 1 == rows.size() || rows[i].cell_id != rows[i + 1].cell_id)
       rows_of[rows[i].cell_id].second = i + 1;
   }
-  // Maps repeat to attempt for the first succeeded runs of a cell.
-  const auto attempts_of = [&](const db::CellRow& cell) {
-    std::map<int, int64_t> attempts;
+  // Returns the first runs of a cell that succeeded.
+  const auto runs_of = [&](const db::CellRow& cell) {
+    std::vector<const db::CurveRow*> of_cell;
     const auto [begin, end] = rows_of[cell.id];
-    for (size_t i = begin; i < end && attempts.size() < kCandidates; ++i) {
-      if (rows[i].state == db::RunState::kSucceeded && rows[i].attempt_id != 0)
-        attempts[rows[i].repeat] = rows[i].attempt_id;
+    for (size_t i = begin; i < end && of_cell.size() < kCandidates; ++i) {
+      if (rows[i].state == db::RunState::kSucceeded && rows[i].attempt_id != 0) of_cell.push_back(&rows[i]);
     }
-    return attempts;
+    return of_cell;
   };
   std::vector<std::vector<size_t>> groups;
   for (auto& [recipe, group] : by_recipe) groups.push_back(std::move(group));
   std::sort(groups.begin(), groups.end());  // the order of a hash table is arbitrary
   int number = 0;
   for (const std::vector<size_t>& group : groups) {
-    std::vector<std::map<int, int64_t>> attempts;
+    std::vector<std::vector<const db::CurveRow*>> of_cells;
     std::map<int, std::set<absl::string_view>> having;  // engines by repeat
     for (const size_t i : group) {
-      attempts.push_back(attempts_of(cells[i]));
-      for (const auto& [repeat, attempt] : attempts.back()) having[repeat].insert(cells[i].engine);
+      of_cells.push_back(runs_of(cells[i]));
+      for (const db::CurveRow* row : of_cells.back()) having[row->repeat].insert(cells[i].engine);
     }
     const auto most = std::max_element(having.begin(), having.end(), [](const auto& a, const auto& b) {
       return a.second.size() < b.second.size();
     });
     if (most == having.end() || most->second.size() < 2) continue;
     for (size_t i = 0; i < group.size(); ++i) {
-      if (const auto run = attempts[i].find(most->first); run != attempts[i].end())
-        runs.push_back(
-            {group[i], run->second, number, NormalisedSamples(parameters.SpecWithoutCommand(group[i]))});
+      const auto run = std::ranges::find(of_cells[i], most->first, &db::CurveRow::repeat);
+      if (run != of_cells[i].end())
+        runs.push_back({group[i], (*run)->attempt_id, number,
+                        NormalisedSamples(parameters.SpecWithoutCommand(group[i]))});
     }
     ++number;
   }

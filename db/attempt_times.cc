@@ -94,6 +94,7 @@ class OverlappingTimes {
     return absl::OkStatus();
   }
 
+  void Reserve(size_t attempts) { times_.reserve(attempts); }
   std::vector<AttemptTime> Take() { return std::move(times_); }
 
  private:
@@ -141,6 +142,7 @@ absl::StatusOr<std::vector<AttemptTime>> ListAttemptTimes(Database& db, int64_t 
   std::vector<Candidate> overlapping;
   if (absl::Status status = FindOverlapping(db, study, overlapping); !status.ok()) return status;
   OverlappingTimes times(db, study.started, study.finished);
+  times.Reserve(rows.size());
   for (const Candidate& other : overlapping) {
     if (other.id == study.id) continue;
     if (absl::Status status = AddStudy(db, other, times); !status.ok()) return status;

@@ -94,7 +94,7 @@ class Adviser {
 
  private:
   CellRatios::Ratio Ratio(size_t a, size_t b) const {
-    return *ratios_.Compare(sizes_[a].cell, sizes_[b].cell);
+    return *ratios_.Compare(sizes_[a].cell, sizes_[b].cell, /*deviation=*/false);
   }
   void AddSizes();
   void Recommend();
@@ -103,8 +103,8 @@ class Adviser {
   // Finds the cheapest and the fastest size.
   void FindBest();
   void AddOpen(OpenDecision::Kind kind, std::vector<size_t> sizes, int more);
-  // Returns the margin between the logarithm of the throughput of size `a` / that of size `b`, and `limit`.
-  Margin MarginOf(size_t a, size_t b, double limit) const;
+  // Returns the margin between the logarithm of a ratio of throughputs and `limit`.
+  Margin MarginOf(const CellRatios::Ratio& ratio, double limit) const;
   // Returns the margin between the hours of a size and the deadline.
   Margin MarginOfHours(size_t i) const;
   Estimate HoursOf(size_t i) const;
@@ -219,10 +219,10 @@ void Adviser::Recommend() {
 
 // The cheapest size has the largest throughput per rank, the fastest the largest throughput.
 void Adviser::FindBest() {
+  std::vector<double> speedups;
+  for (size_t i = 0; i < sizes_.size(); ++i) speedups.push_back(Ratio(i, 0).estimate.mean());
   const auto find = [&](bool per_rank, OpenDecision::Kind kind, auto* candidates) {
-    const auto worth = [&](size_t i) {
-      return Ratio(i, 0).estimate.mean() / (per_rank ? sizes_[i].ranks : 1);
-    };
+    const auto worth = [&](size_t i) { return speedups[i] / (per_rank ? sizes_[i].ranks : 1); };
     size_t best = 0;
     for (size_t i = 1; i < sizes_.size(); ++i) {
       if (worth(i) > worth(best)) best = i;
@@ -230,14 +230,14 @@ void Adviser::FindBest() {
     std::vector<size_t> possible;
     int more = 0;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      const Estimate ratio = Ratio(i, best).estimate;
+      const CellRatios::Ratio ratio = Ratio(i, best);
       const double share = per_rank ? static_cast<double>(sizes_[best].ranks) / sizes_[i].ranks : 1;
-      if (i != best && ratio.has_high() && ratio.high() * share < 1) continue;
+      if (i != best && ratio.estimate.has_high() && ratio.estimate.high() * share < 1) continue;
       possible.push_back(i);
       candidates->Add(sizes_[i].ranks);
       if (i != best)
-        more = std::max(
-            more, AdditionalRepeats(MarginOf(i, best, -std::log(share)), ratios_.bootstrap().critical()));
+        more = std::max(more,
+                        AdditionalRepeats(MarginOf(ratio, -std::log(share)), ratios_.bootstrap().critical()));
     }
     if (possible.size() > 1) AddOpen(kind, std::move(possible), more);
     return sizes_[best].ranks;
@@ -265,7 +265,7 @@ void Adviser::FindOpenSteps() {
   for (const size_t i : undecided_) {
     if (HasDeadline() && InTime(i - 1) == Answer::kNo) continue;
     const double doublings = std::log2(static_cast<double>(sizes_[i].ranks) / sizes_[i - 1].ranks);
-    add(OpenDecision::GAIN, {i - 1, i}, MarginOf(i, i - 1, doublings * std::log1p(options_.min_gain)));
+    add(OpenDecision::GAIN, {i - 1, i}, MarginOf(Ratio(i, i - 1), doublings * std::log1p(options_.min_gain)));
   }
   for (size_t i = 0; HasDeadline() && i < sizes_.size(); ++i) {
     const bool possible =
@@ -279,8 +279,7 @@ void Adviser::FindOpenSteps() {
   advice_.set_repeats_needed(needed);
 }
 
-Margin Adviser::MarginOf(size_t a, size_t b, double limit) const {
-  const CellRatios::Ratio ratio = Ratio(a, b);
+Margin Adviser::MarginOf(const CellRatios::Ratio& ratio, double limit) const {
   Margin margin;
   margin.distance = std::abs(std::log(ratio.estimate.mean()) - limit);
   margin.repeats = std::max(1, ratio.common);

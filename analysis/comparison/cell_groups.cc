@@ -100,8 +100,11 @@ void Reader::AddCell(const db::CellRow& cell, json key, const std::vector<const 
   const std::string* known = nullptr;
   Place place;  // of the fingerprint `known`
   for (const db::CurveRow* row : rows) {
-    if (known == nullptr || *known != row->fingerprint)
+    if (known == nullptr || *known != row->fingerprint) {
       place = PlaceOf(key, name, cell.ranks, row->fingerprint);
+      place.sample->Reserve(rows.size());
+      place.epoch_seconds->reserve(rows.size());
+    }
     known = &row->fingerprint;
     if (row->epoch_seconds && seconds.Contains(*row->epoch_seconds))
       place.epoch_seconds->push_back(*row->epoch_seconds);

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
   };
   const auto compare = [&](const Candidate& a, const Candidate& b,
                            Known& known) -> std::optional<ComparedPair> {
-    const auto ratio = ratios.Compare(a.cell, b.cell);
+    const auto ratio = ratios.Compare(a.cell, b.cell, /*deviation=*/false);
     if (!ratio.has_value()) return std::nullopt;
     ComparedPair pair;
     pair.set_first(a.name);

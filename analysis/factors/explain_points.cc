@@ -85,6 +85,7 @@ StepCell CellOf(const db::CellRow& cell, const std::vector<Repeat>& repeats) {
 
 std::vector<GradientNorms> NormsOf(const std::vector<Repeat>& repeats) {
   std::vector<GradientNorms> norms;
+  norms.reserve(repeats.size());
   for (const auto& [row, times] : repeats) {
     if (times != nullptr && times->rank_norm && times->mean_norm)
       norms.push_back({*times->rank_norm, *times->mean_norm});
@@ -114,45 +115,35 @@ void AddFactorsOf(const StepCell& cell, const StepCell* base, double confidence,
     *point.mutable_factors()->mutable_slowest_node() = *std::move(node);
 }
 
-// Calls `each` with the cell, the row and the node of each run of the series with this fingerprint that used one
-// node, ordered by cell and repeat.
-template <typename Each>
-void ForEachOnOneNode(const ExplainedRows& input, const RepeatFinder& finder, const std::string& fingerprint,
-                      const scalelab::v1::GetCurveResponse& curve, const Each& each) {
+bool OnOneNode(const db::RunTimes& times) {
+  return !times.nodes.empty() && !absl::StrContains(times.nodes, ',');
+}
+
+// Returns whether there are runs on different nodes among those that used one node. Checks this much faster than
+// CompareNodes.
+bool OnDifferentNodes(const std::vector<db::RunTimes>& times) {
+  const auto first = std::ranges::find_if(times, OnOneNode);
+  return std::any_of(first, times.end(),
+                     [&](const db::RunTimes& run) { return run.nodes != first->nodes && OnOneNode(run); });
+}
+
+// Returns the runs of the series with this fingerprint that used one node, ordered by cell and repeat.
+std::vector<NodeRun> RunsOnOneNode(const ExplainedRows& input, const RepeatFinder& finder,
+                                   const std::vector<int>& block_of_repeat, const std::string& fingerprint,
+                                   const scalelab::v1::GetCurveResponse& curve) {
   static const MetricRange& range = RangeOf("run/throughput");
+  std::vector<NodeRun> runs;
   for (int s = 0; s < curve.series_size(); ++s) {
     if (curve.series(s).fingerprint() != fingerprint) continue;
     for (const size_t cell : input.places.series[s].cells) {
       for (const auto& [row, times] : finder.Succeeded(cell, fingerprint)) {
-        if (times == nullptr || times->nodes.empty() || absl::StrContains(times->nodes, ',')) continue;
+        if (times == nullptr || !OnOneNode(*times)) continue;
         if (!row->throughput.has_value() || !range.Contains(*row->throughput) || row->repeat < 0) continue;
-        each(cell, *row, times->nodes);
+        runs.push_back({cell, block_of_repeat[row->repeat], static_cast<double>(row->started) / 1e6,
+                        *row->throughput, times->nodes});
       }
     }
   }
-}
-
-// Returns the runs of ForEachOnOneNode; none if all of them used the same node.
-std::vector<NodeRun> RunsOnOneNode(const ExplainedRows& input, const RepeatFinder& finder,
-                                   const std::vector<int>& block_of_repeat, const std::string& fingerprint,
-                                   const scalelab::v1::GetCurveResponse& curve) {
-  size_t count = 0;
-  const std::string* first = nullptr;
-  bool several = false;
-  ForEachOnOneNode(input, finder, fingerprint, curve,
-                   [&](size_t, const db::CurveRow&, const std::string& node) {
-                     if (first == nullptr) first = &node;
-                     several = several || node != *first;
-                     ++count;
-                   });
-  std::vector<NodeRun> runs;
-  if (!several) return runs;
-  runs.reserve(count);
-  ForEachOnOneNode(input, finder, fingerprint, curve,
-                   [&](size_t cell, const db::CurveRow& row, const std::string& node) {
-                     runs.push_back({cell, block_of_repeat[row.repeat],
-                                     static_cast<double>(row.started) / 1e6, *row.throughput, node});
-                   });
   return runs;
 }
 
@@ -230,7 +221,7 @@ void AddFactors(const ExplainedRows& input, const std::vector<db::RunTimes>& tim
     }
   };
   ForEachInParallel(static_cast<size_t>(curve.series_size()), options.ThreadsFor(input.rows.size()), add);
-  AddNodeComparisons(input, finder, curve);
+  if (OnDifferentNodes(times)) AddNodeComparisons(input, finder, curve);
 }
 
 }  // namespace scalelab::analysis

@@ -45,6 +45,7 @@ scalelab::v1::GradientNoise MakeGradientNoise(int ranks, double global_batch,
   }
   const double batch = global_batch / ranks;
   std::vector<double> traces, squares, ratios;
+  for (std::vector<double>* values : {&traces, &squares, &ratios}) values->reserve(norms.size());
   for (const GradientNorms& repeat : norms) {
     squares.push_back((global_batch * repeat.of_mean - batch * repeat.of_rank) / (global_batch - batch));
     traces.push_back((repeat.of_rank - repeat.of_mean) / (1 / batch - 1 / global_batch));

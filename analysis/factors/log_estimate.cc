@@ -27,7 +27,7 @@ scalelab::v1::Estimate EstimateGeometricMean(std::vector<double> values, const C
   scalelab::v1::Estimate estimate;
   estimate.set_mean(std::exp(mean));
   if (values.size() > 1) {
-    const double half = critical.T(n - 1) * StandardDeviation(logs) / std::sqrt(n);
+    const double half = critical.T(n - 1) * StandardDeviation(logs, mean) / std::sqrt(n);
     estimate.set_stddev(StandardDeviation(values));
     estimate.set_low(std::exp(mean - half));
     estimate.set_high(std::max(std::min(std::exp(mean + half), max), estimate.mean()));

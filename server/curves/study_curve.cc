@@ -66,33 +66,21 @@ absl::StatusOr<analysis::RunCodes> ReadCodes(db::Store& store, int64_t study_id)
   return codes;
 }
 
-}  // namespace
+using FutureTimes = std::future<absl::StatusOr<std::vector<db::RunTimes>>>;
 
-absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
-                            const std::function<bool()>& over, v1::GetCurveResponse* curve,
-                            const analysis::ReferenceRuns* reference) {
-  // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
-  // rest of the curve.
-  std::future<absl::StatusOr<std::vector<db::RunTimes>>> times;
-  if (factors) times = analysis::Meanwhile([&] { return store.ListRunTimes(study.id); });
-  v1::StudySpec spec;
-  if (auto s = FromJson(study.spec, &spec); !s.ok()) return s;
-  const auto cells = store.ListCells(study.id);
-  if (!cells.ok()) return cells.status();
-  const auto shared_rows = store.ListCurveRows(study.id);
-  if (!shared_rows.ok()) return shared_rows.status();
-  const std::vector<db::CurveRow>& rows = **shared_rows;
+// `times` is invalid if the curve has no factors.
+absl::Status MakeCurve(db::Store& store, const db::StudyRow& study, const StudyInput& input,
+                       FutureTimes times, const std::function<bool()>& over, v1::GetCurveResponse* curve,
+                       const analysis::ReferenceRuns* reference) {
+  const std::vector<db::CellRow>& cells = input.cells;
+  const std::vector<db::CurveRow>& rows = *input.rows;
   auto concurrency = analysis::Meanwhile([&]() -> absl::StatusOr<std::vector<analysis::Concurrency>> {
     const auto attempts = store.ListAttemptTimes(study.id, rows);
     if (!attempts.ok()) return attempts.status();
     return analysis::FindConcurrency(*attempts, rows);
   });
-  const auto values = store.ListCellValues(study.id);
-  if (!values.ok()) return values.status();
   if (over()) return absl::CancelledError("nobody waits for the curve");
-  const auto parameters = ReadCells(*values, *cells);
-  if (!parameters.ok()) return parameters.status();
-  const std::vector<analysis::ComparedRun> compared = analysis::RunsToCompare(*cells, *parameters, rows);
+  const std::vector<analysis::ComparedRun> compared = analysis::RunsToCompare(cells, input.parameters, rows);
   const auto losses = ReadLosses(store, compared);
   if (!losses.ok()) return losses.status();
   const auto concurrent = concurrency.get();
@@ -100,18 +88,19 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   if (over()) return absl::CancelledError("nobody waits for the curve");
   const analysis::CurveOptions options;
   analysis::CurvePlaces places;
-  auto differences = analysis::CompareTraining(*cells, compared, *losses);
-  differences.merge(analysis::DifferencesByDesign(*cells, *parameters));
-  *curve = analysis::MakeCurve(spec, *cells, *parameters, rows, options, differences, *concurrent, &places);
-  const analysis::ExplainedRows explained{*cells, *parameters, rows, places, reference};
+  auto differences = analysis::CompareTraining(cells, compared, *losses);
+  differences.merge(analysis::DifferencesByDesign(cells, input.parameters));
+  *curve = analysis::MakeCurve(input.spec, cells, input.parameters, rows, options, differences, *concurrent,
+                               &places);
+  const analysis::ExplainedRows explained{cells, input.parameters, rows, places, reference};
   analysis::AddTimesToTarget(explained, *curve);
-  if (std::any_of(cells->begin(), cells->end(),
+  if (std::any_of(cells.begin(), cells.end(),
                   [](const db::CellRow& cell) { return RunsOwnProgram(cell.engine); })) {
     const auto codes = ReadCodes(store, study.id);
     if (!codes.ok()) return codes.status();
-    analysis::AddCodeVersions(*cells, rows, places, *codes, *curve);
+    analysis::AddCodeVersions(cells, rows, places, *codes, *curve);
   }
-  if (factors) {
+  if (times.valid()) {
     const auto of_ranks = times.get();
     if (!of_ranks.ok()) return of_ranks.status();
     analysis::AddFactors(explained, *of_ranks, options, *curve);
@@ -121,18 +110,49 @@ absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool fa
   return absl::OkStatus();
 }
 
-absl::StatusOr<analysis::ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study) {
-  const auto cells = store.ListCells(study.id);
+}  // namespace
+
+absl::StatusOr<StudyInput> ReadStudyInput(db::Store& store, const db::StudyRow& study) {
+  StudyInput input;
+  if (auto s = FromJson(study.spec, &input.spec); !s.ok()) return s;
+  auto cells = store.ListCells(study.id);
   if (!cells.ok()) return cells.status();
-  const auto rows = store.ListCurveRows(study.id);
+  auto rows = store.ListCurveRows(study.id);
   if (!rows.ok()) return rows.status();
   const auto values = store.ListCellValues(study.id);
   if (!values.ok()) return values.status();
+  auto parameters = ReadCells(*values, *cells);
+  if (!parameters.ok()) return parameters.status();
+  input.cells = *std::move(cells);
+  input.rows = *std::move(rows);
+  input.parameters = *std::move(parameters);
+  return input;
+}
+
+absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, bool factors,
+                            const std::function<bool()>& over, v1::GetCurveResponse* curve,
+                            const analysis::ReferenceRuns* reference) {
+  // Factors need the times of ranks. Read them on another thread, because that takes about as long as the
+  // rest of the curve.
+  FutureTimes times;
+  if (factors) times = analysis::Meanwhile([&] { return store.ListRunTimes(study.id); });
+  const auto input = ReadStudyInput(store, study);
+  if (!input.ok()) return input.status();
+  return MakeCurve(store, study, *input, std::move(times), over, curve, reference);
+}
+
+absl::Status MakeStudyCurve(db::Store& store, const db::StudyRow& study, const StudyInput& input,
+                            const std::function<bool()>& over, v1::GetCurveResponse* curve) {
+  return MakeCurve(store, study, input, FutureTimes(), over, curve, nullptr);
+}
+
+absl::StatusOr<analysis::ReferenceRuns> ReadReference(db::Store& store, const db::StudyRow& study) {
+  const auto input = ReadStudyInput(store, study);
+  if (!input.ok()) return input.status();
   const auto times = store.ListRunTimes(study.id);
   if (!times.ok()) return times.status();
-  const auto parameters = ReadCells(*values, *cells);
-  if (!parameters.ok()) return parameters.status();
-  return analysis::ReferenceOf(absl::StrCat("studies/", study.id), *cells, *parameters, **rows, *times);
+  return analysis::ReferenceOf(absl::StrCat("studies/", study.id), input->cells, input->parameters,
+                               *input->rows, *times);
 }
 
 }  // namespace scalelab::server

@@ -15,7 +15,6 @@
 #include "analysis/comparison/compare.h"
 #include "analysis/parallel.h"
 #include "analysis/precision.h"
-#include "server/cells/cells.h"
 #include "server/core/convert.h"
 #include "server/curves/measured_series.h"
 #include "server/curves/study_curve.h"
@@ -26,41 +25,33 @@ namespace {
 
 constexpr int kMostStudies = 100;
 
-// The rows of a study that an analysis needs.
 struct Input {
   db::StudyRow study;
-  std::vector<db::CellRow> cells;
-  db::SharedCurveRows rows;
-  CellList parameters;
+  StudyInput read;
   std::optional<double> sequential;  // as in StudyRows
 
-  analysis::StudyRows AsRows() const { return {cells, parameters, *rows, study.name, sequential}; }
+  analysis::StudyRows AsRows() const {
+    return {read.cells, read.parameters, *read.rows, study.name, sequential};
+  }
 };
 
 absl::StatusOr<Input> ReadInput(db::Store& store, ClientCall& call, const std::string& name) {
   auto study = FindStudy(store, call, name);
   if (!study.ok()) return study.status();
-  auto cells = store.ListCells(study->id);
-  if (!cells.ok()) return cells.status();
-  auto rows = store.ListCurveRows(study->id);
-  if (!rows.ok()) return rows.status();
-  const auto values = store.ListCellValues(study->id);
-  if (!values.ok()) return values.status();
-  auto parameters = ReadCells(*values, *cells);
-  if (!parameters.ok()) return parameters.status();
-  v1::StudySpec spec;
-  if (auto s = FromJson(study->spec, &spec); !s.ok()) return s;
-  const auto sequential = analysis::SequentialConfidenceOf(spec, *cells, *parameters, **rows);
-  return Input{*std::move(study), *std::move(cells), *std::move(rows), *std::move(parameters), sequential};
+  auto read = ReadStudyInput(store, *study);
+  if (!read.ok()) return read.status();
+  const auto sequential =
+      analysis::SequentialConfidenceOf(read->spec, read->cells, read->parameters, *read->rows);
+  return Input{*std::move(study), *std::move(read), sequential};
 }
 
 using Measured = google::protobuf::RepeatedPtrField<v1::MeasuredSeries>;
 
 // Appends the series of a study with the notes of its curve.
-absl::Status AddMeasured(db::Store& store, const db::StudyRow& study, const std::function<bool()>& over,
+absl::Status AddMeasured(db::Store& store, const Input& input, const std::function<bool()>& over,
                          Measured& measured) {
   v1::GetCurveResponse curve;
-  if (auto s = MakeStudyCurve(store, study, /*factors=*/false, over, &curve); !s.ok()) return s;
+  if (auto s = MakeStudyCurve(store, input.study, input.read, over, &curve); !s.ok()) return s;
   AddMeasuredSeries(curve, measured);
   return absl::OkStatus();
 }
@@ -112,7 +103,7 @@ absl::Status ComputeComparison(db::Store& store, ClientCall& call, const v1::Com
   auto curves = analysis::Meanwhile([&]() -> absl::Status {
     for (const Input& input : inputs) {
       if (auto s = AddMeasured(
-              store, input.study, [&] { return failed || over(); }, measured);
+              store, input, [&] { return failed || over(); }, measured);
           !s.ok())
         return s;
     }
@@ -146,7 +137,7 @@ absl::Status ComputeAdvice(db::Store& store, ClientCall& call, const v1::AdviseR
   if (request.epochs() > 0) options.epochs = request.epochs();
   // The curve takes about as long as the advice.
   Measured measured;
-  auto curve = analysis::Meanwhile([&] { return AddMeasured(store, input->study, over, measured); });
+  auto curve = analysis::Meanwhile([&] { return AddMeasured(store, *input, over, measured); });
   for (v1::Advice& advice : analysis::AdviseRanks(input->AsRows(), options))
     *response->add_advice() = std::move(advice);
   response->set_study(StudyName(input->study.id));
