@@ -40,7 +40,7 @@ class CellRatios {
     int common = 0;    // number of blocks that both cells have
   };
   // Returns cell a / cell b; nothing if the cells cannot be compared, because no blocks connect them. The deviation
-  // can be left out, because its computation takes a tenth of the time.
+  // can be left out, because its computation takes up to a third of the time.
   std::optional<Ratio> Compare(size_t a, size_t b, bool deviation = true);
   // Returns whether Compare returns a ratio of these two cells, which have values.
   bool MayCompare(size_t a, size_t b);
