@@ -21,7 +21,7 @@ using scalelab::v1::AdvisedSize;
 using scalelab::v1::Estimate;
 using scalelab::v1::OpenDecision;
 
-constexpr size_t kManyGroups = 16, kThreads = 4;
+constexpr size_t kManyGroups = 16, kAdviceThreads = 4;
 
 // Additional repeats that give an interval to a figure that has none.
 constexpr int kForFirstInterval = 2;
@@ -311,7 +311,7 @@ std::vector<Advice> AdviseRanks(const StudyRows& study, const AdviceOptions& opt
   const CellGroups cells = GroupCells({study}, "ranks");
   MachineRatios ratios({study}, cells);
   std::vector<Advice> advice(cells.groups.size());
-  ForEachInParallel(advice.size(), advice.size() < kManyGroups ? 1 : kThreads, [&](size_t i) {
+  ForEachInParallel(advice.size(), advice.size() < kManyGroups ? 1 : kAdviceThreads, [&](size_t i) {
     const CellGroup& group = cells.groups[i];
     advice[i] =
         Adviser(group, cells.machines.at(group.fingerprint), ratios.of(group.fingerprint), options).Make();

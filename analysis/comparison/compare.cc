@@ -18,7 +18,7 @@
 namespace scalelab::analysis {
 namespace {
 
-constexpr size_t kManyCandidates = 32, kThreads = 4;
+constexpr size_t kManyCandidates = 32, kComparisonThreads = 4;
 
 }  // namespace
 
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<ComparedPair>> ComparePairs(const std::vector<Candida
     pair.set_verdict(VerdictOf(pair, critical.confidence()));
     return pair;
   };
-  const size_t threads = candidates.size() < kManyCandidates ? 1 : kThreads;
+  const size_t threads = candidates.size() < kManyCandidates ? 1 : kComparisonThreads;
   std::vector<std::vector<ComparedPair>> of_first(candidates.size());
   std::atomic<bool> cancelled = false;
   ForEachInParallel(candidates.size(), threads, [&](size_t i) {
