@@ -1,5 +1,6 @@
-"""Tests the rules of deploy/lint for folders, circles of folders, names of files and subjects of commits, in a temporary
-repository. Programs such as clang-format are replaced."""
+"""Tests the rules of deploy/lint for folders, circles of folders, names of files, sources of a library and subjects of commits, in a
+temporary repository. Programs such as clang-format are replaced."""
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ class Rules(fixture.InDirectory):
             os.mkdir(self.path(folder))
         for program in PROGRAMS:
             os.symlink(sys.executable if program == "python3" else shutil.which(program), self.path(f"bin/{program}"))
-        for file in ("lint", "phase.sh", "include_circles.py", "named_files.py"):
+        for file in ("lint", "phase.sh", "include_circles.py", "named_files.py", "unity_check.py"):
             shutil.copy(os.path.join(DEPLOY, file), self.path("top/deploy"))
         self.write("top/db/store.h", "")
         self.environment = {"PATH": self.path("bin"), "HOME": self.dir, "GIT_CONFIG_NOSYSTEM": "1"}
@@ -104,6 +105,25 @@ echo "{top}/$file:1:5: note: it is here"
         self.commit("Begin")
         self.assertEqual(self.lint("--all")[:2], (1, ["a folder/x.cc:1:5: error: variable 'a' is bad [some-check,-warnings-as-errors]",
                                                       "lint: 1 findings"]))
+
+    @unittest.skipUnless(shutil.which("clang++"), "clang++ is missing")
+    def test_a_name_that_two_sources_of_a_library_define_is_found(self):
+        os.symlink(shutil.which("clang++"), self.path("bin/clang++"))
+        top = os.path.realpath(self.path("top"))
+        os.makedirs(self.path("top/build/dev"))
+        self.write("top/.gitignore", "build\n")
+        entries = []
+        for name, target in (("db/a", "db"), ("db/b", "db"), ("db/c", "other"), ("tests/d", "d")):
+            os.makedirs(self.path("top/tests"), exist_ok=True)
+            self.write(f"top/{name}.cc", "namespace { constexpr int kMost = 1; }\n")
+            command = f"c++ -I{top} -std=c++20 -o {os.path.dirname(name)}/CMakeFiles/{target}.dir/{name}.cc.o -c {top}/{name}.cc"
+            entries.append({"file": f"{top}/{name}.cc", "command": command})
+        self.write("top/build/dev/compile_commands.json", json.dumps(entries))
+        self.commit("Begin")
+        finding = "db/b.cc:1: redefinition of 'kMost'; the sources of a library are also compiled together"
+        self.assertEqual(self.lint("--all")[:2], (1, [finding, "lint: 1 findings"]))
+        self.write("top/db/b.cc", "namespace { constexpr int kLeast = 1; }\n")
+        self.assertEqual(self.lint("--all")[:2], (0, ["lint: clean"]))
 
     def test_long_subjects_since_the_base_are_found(self):
         self.commit("Begin")
