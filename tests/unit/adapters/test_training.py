@@ -76,11 +76,11 @@ class TrainingTest(fixture.InDirectory):
         # The device needs 10 ms for each step, and the host starts 16 of them at once.
         epoch = next(e["metrics"] for e in events if e["event"] == "epoch")
         self.assertAlmostEqual(sum(steps), epoch["epoch/seconds"], places=6)
-        self.assertGreaterEqual(sum(steps), 0.3)
-        self.assertGreaterEqual(sorted(steps)[15], 0.009)
-        # Batches are ready long before the results for which the host waits.
+        for count in range(1, 31):
+            self.assertGreaterEqual(sum(steps[:count]), 0.01 * count - 1e-6, f"the first {count} results")
+        # Batches are ready long before the results, so the host waits for results and not for data.
         data = [e["metrics"]["step/data_s"] for e in events if e["event"] == "step"]
-        self.assertLess(sorted(data[18:])[6], 0.005)
+        self.assertLess(sum(data[18:]), sum(steps[18:]) / 2)
 
     def test_a_result_that_never_comes_ends_the_rank_in_time(self):
         status, _, (events,) = self.run_toy("stuck", world=2, train_samples="300", epochs=1, comm_timeout_s=1)
