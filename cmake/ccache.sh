@@ -19,8 +19,8 @@ for argument; do
   previous=$argument
 done
 [ -n "$header" ] || exit 0
-# The file of dependencies is a rule of make: "target: file file \".
-{
-  printf '%s\n' "$@"
-  sed -e 's/^[^:]*: *//' -e 's/\\$//' "$dependencies" | tr -s ' ' '\n' | grep . | xargs sha256sum
-} | sed "s#$top##g" | sort | sha256sum >"$header.sum"
+# The file of dependencies is a rule of make: "target: file file \". If a file cannot be read, the header itself is the input.
+inputs=$(sed -e 's/^[^:]*: *//' -e 's/\\$//' "$dependencies" | xargs sha256sum) || inputs=$(sha256sum "$header")
+printf '%s\n' "$@" "$inputs" |
+  awk '{ top = ENVIRON["CCACHE_BASEDIR"]; while (i = index($0, top)) $0 = substr($0, 1, i - 1) substr($0, i + length(top)); print }' |
+  sort | sha256sum >"$header.sum"

@@ -1,7 +1,7 @@
 """Checks that the sources of a library also compile together: `unity_check.py DATABASE FILE...`.
 
-The presets quickstart and release compile up to 20 sources of a library as one translation unit (CMake's UNITY_BUILD), and build/dev
-compiles each alone. Then nobody notices that two sources define one name in their unnamed namespaces. DATABASE is the
+The presets quickstart and release compile up to 20 sources of a library as one translation unit (CMake's UNITY_BUILD). The preset
+dev compiles each source alone, so it also accepts two sources that define one name in their unnamed namespaces. DATABASE is the
 compile_commands.json of build/dev. Each FILE is a source that has changed. For each library with such a source, clang++ reads all of
 its sources together. Prints a finding for each name with two definitions.
 """

@@ -14,6 +14,7 @@ or skips everything (exit status 77), no file is written. With SCALELAB_REPEAT_T
 Use this program only for tests whose result depends on nothing but these inputs. The build system Bazel stores results of tests by
 the same rule.
 """
+import contextlib
 import hashlib
 import os
 import re
@@ -98,15 +99,17 @@ def main(*arguments):
         if len(parts) == 3 and parts[0] == key and os.environ.get(REPEAT) != "1":
             print(f"{parts[1]} It has not run again, because its inputs are the same. {REPEAT}=1 runs it again.\n{parts[2]}", end="")
             return 0
-        os.remove(record)
+        with contextlib.suppress(OSError):
+            os.remove(record)
     begin = time.time()
     status, skipped = run(command)
     if status == 0 and key_of(inputs, command) == key:
-        os.makedirs(os.path.dirname(record), exist_ok=True)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
-        with open(f"{record}.{os.getpid()}", "w", encoding="utf-8") as file:
-            file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n{skipped}")
-        os.replace(file.name, record)
+        with contextlib.suppress(OSError):  # if the result cannot be kept, the test runs again
+            os.makedirs(os.path.dirname(record), exist_ok=True)
+            with open(f"{record}.{os.getpid()}", "w", encoding="utf-8") as file:
+                file.write(f"{key}\nThis test passed on {when}, in {time.time() - begin:.1f} s.\n{skipped}")
+            os.replace(file.name, record)
     return status if status >= 0 else 128 - status
 
 

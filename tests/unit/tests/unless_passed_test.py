@@ -127,6 +127,11 @@ class UnlessPassed(unittest.TestCase):
         self.write("second/inputs/data", "2")
         self.assertEqual([run("second"), run("first")], [False, False])
 
+    def test_a_result_that_cannot_be_kept_is_no_failure(self):
+        self.write("scalelab", "a file in the place of the folder")
+        for _ in range(2):
+            self.assert_runs()
+
     def test_an_input_that_changes_meanwhile_is_noticed(self):
         self.write("program", f'echo run >>"$0.runs"; echo more >>{self.directory}/inputs/data\n')
         for _ in range(2):

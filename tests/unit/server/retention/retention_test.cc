@@ -612,6 +612,5 @@ TEST_F(RetentionTest, ACallWithoutEnoughMemoryDoesNotBlockTheNextCall) {
   EXPECT_EQ(pruned->removed(0).directories(), 1);
 }
 
-// Attempts whose jobs ran under the account of a user: their directories are below RUNS/USER.
 }  // namespace
 }  // namespace scalelab::server
